@@ -1,0 +1,188 @@
+"""A store in memory: the reference for what a store means, and the floor that measurements compare with (K-LOG-5).
+
+It keeps text only, as a real store does, so nothing a flow holds is shared with what was stored (K-LOG-4).  Its methods
+never await: each one happens whole, and another task sees it before or after, never half done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import attrs
+
+from kernel.errors import ConcurrencyConflict, Fenced, LogTruncated, UnknownExecution
+from kernel.events import Envelope, StoredEvent
+from kernel.ports import CatalogueEntry, Delivery, Status, StoredSnapshot, Stores
+
+
+def admit(execution_id: str, expected: int, fence: int, *, position: int, newest: int, owner: str | None) -> None:
+    """Return if an append may go ahead: the admission rule of every store (K-LOG-2).
+
+    The fence is judged first: a stale owner must learn that it has lost the execution, not that it may try again.
+    Raises `Fenced` if `newest`, the newest claim, is newer than `fence`; `ConcurrencyConflict` if the log is not at
+    `expected`.
+    """
+    if fence < newest:
+        raise Fenced(
+            f"append to {execution_id!r} at {expected} has fence {fence}, the newest claim is {newest} by {owner!r}; "
+            "end this run, its new owner goes on"
+        )
+    if position != expected:
+        raise ConcurrencyConflict(
+            f"append to {execution_id!r} expects position {expected}, the log is at {position}; "
+            "end this run and start again from the tail"
+        )
+
+
+def truncated(execution_id: str, sequence: int, first: int) -> LogTruncated:
+    """Return the error for a read at `sequence` of a log that begins at `first` (K-LOG-1)."""
+    return LogTruncated(
+        f"events of {execution_id!r} below {first} were truncated, {sequence} was asked for; "
+        "read the snapshot first and go on after it"
+    )
+
+
+@attrs.define(slots=True, eq=False)
+class _Execution:
+    """One log with its catalogue row.  Mutable, because an append must not copy the log it extends."""
+
+    flow_id: str
+    status: Status
+    due_ms: int | None
+    fence: int = 0  # epoch of the newest claim; 0 until the first
+    owner: str | None = None  # who made the newest claim
+    first: int = 0  # sequence of events[0], or the next to come when all are truncated
+    events: list[StoredEvent] = attrs.field(factory=list)  # contiguous from `first`
+
+    @property
+    def next(self) -> int:
+        """The position the next append must state."""
+        return self.first + len(self.events)
+
+
+@attrs.define(slots=True, eq=False)
+class MemoryStore:
+    """Events, snapshots and mailbox in one object; everything is gone with it.  Mutable: it is the storage."""
+
+    _executions: dict[str, _Execution] = attrs.field(factory=dict, init=False)
+    _snapshots: dict[str, StoredSnapshot] = attrs.field(factory=dict, init=False)
+    # By delivery id, in order of arrival; an execution with nothing pending has no key.
+    _mail: dict[str, dict[str, Delivery]] = attrs.field(factory=dict, init=False)
+
+    @property
+    def stores(self) -> Stores:
+        """This object in each of its roles."""
+        return Stores(events=self, snapshots=self, mailbox=self)
+
+    async def append(
+        self,
+        execution_id: str,
+        expected: int,
+        batch: Sequence[Envelope],
+        *,
+        fence: int,
+        flow_id: str,
+        status: Status,
+        due_ms: int | None,
+    ) -> None:
+        """Keep the batch and the catalogue row, whole or not at all; the fence is checked first (K-LOG-2)."""
+        execution = self._executions.get(execution_id)
+        if execution is None:
+            admit(execution_id, expected, fence, position=0, newest=0, owner=None)
+        else:
+            admit(execution_id, expected, fence, position=execution.next, newest=execution.fence, owner=execution.owner)
+        stored = [StoredEvent(envelope.sequence, envelope.text, envelope.hash) for envelope in batch]
+        assert stored, f"an append to {execution_id!r} without events"
+        assert all(event.sequence == expected + i for i, event in enumerate(stored)), "a batch with a gap"
+        if execution is None:
+            execution = self._executions[execution_id] = _Execution(flow_id, status, due_ms)
+        execution.events += stored
+        execution.flow_id, execution.status, execution.due_ms = flow_id, status, due_ms
+
+    async def read_from(self, execution_id: str, sequence: int) -> Sequence[StoredEvent]:
+        """Return a copy of the log from `sequence` on.  Raises `LogTruncated` below the cut (K-LOG-1)."""
+        execution = self._executions.get(execution_id)
+        if execution is None:
+            return ()
+        if sequence < execution.first:
+            raise truncated(execution_id, sequence, execution.first)
+        return execution.events[sequence - execution.first :]
+
+    async def truncate_prefix(self, execution_id: str, through: int) -> None:
+        """Drop the events up to and including `through`; the position of the next append stays."""
+        execution = self._executions.get(execution_id)
+        if execution is not None and through >= execution.first:
+            cut = min(through + 1, execution.next)
+            del execution.events[: cut - execution.first]
+            execution.first = cut
+
+    async def claim(self, execution_id: str, owner: str) -> int:
+        """Make `owner` the owner and return the next fence (K-LOG-2).  Raises `UnknownExecution`."""
+        execution = self._executions.get(execution_id)
+        if execution is None:
+            raise UnknownExecution(f"{owner!r} claims {execution_id!r}, which is not in this store; start it first")
+        execution.fence += 1
+        execution.owner = owner
+        return execution.fence
+
+    async def entry(self, execution_id: str) -> CatalogueEntry | None:
+        """Return the catalogue entry, or None."""
+        execution = self._executions.get(execution_id)
+        return None if execution is None else _entry(execution_id, execution)
+
+    async def entries(self, *statuses: Status) -> Sequence[CatalogueEntry]:
+        """Return the entries with one of `statuses` (all without), in order of execution id."""
+        return [_entry(key, one) for key, one in _in_order(self._executions) if not statuses or one.status in statuses]
+
+    async def save(self, execution_id: str, snapshot: StoredSnapshot) -> None:
+        """Keep the snapshot, unless a newer one is stored (K-RUN-6)."""
+        stored = self._snapshots.get(execution_id)
+        if stored is None or stored.sequence <= snapshot.sequence:
+            self._snapshots[execution_id] = snapshot
+
+    async def load(self, execution_id: str) -> StoredSnapshot | None:
+        """Return the newest snapshot, or None."""
+        return self._snapshots.get(execution_id)
+
+    async def put(self, execution_id: str, delivery: Delivery) -> bool:
+        """Keep the delivery; False, and no change, if one of that id is pending already (K-RUN-2)."""
+        box = self._mail.setdefault(execution_id, {})
+        if delivery.delivery_id in box:
+            return False
+        box[delivery.delivery_id] = delivery
+        return True
+
+    async def pending(self, execution_id: str) -> Sequence[Delivery]:
+        """Return what is pending, in order of arrival."""
+        return list(self._mail.get(execution_id, {}).values())
+
+    async def remove(self, execution_id: str, delivery_ids: Sequence[str]) -> None:
+        """Forget these deliveries; unknown ids are ignored."""
+        box = self._mail.get(execution_id)
+        if box is None:
+            return
+        for delivery_id in delivery_ids:
+            box.pop(delivery_id, None)
+        if not box:
+            del self._mail[execution_id]
+
+    async def executions(self) -> Sequence[str]:
+        """Return the ids of executions that have something pending, in order."""
+        return sorted(self._mail)
+
+
+def _entry(execution_id: str, execution: _Execution) -> CatalogueEntry:
+    """Return the catalogue entry of `execution`."""
+    return CatalogueEntry(
+        execution_id=execution_id,
+        flow_id=execution.flow_id,
+        status=execution.status,
+        head=execution.next - 1,
+        due_ms=execution.due_ms,
+        fence=execution.fence,
+    )
+
+
+def _in_order(executions: dict[str, _Execution]) -> Iterable[tuple[str, _Execution]]:
+    """Return the executions in order of id."""
+    return ((key, executions[key]) for key in sorted(executions))

@@ -1,0 +1,192 @@
+"""One attempt of a step: its effect, its deadline, and how it ended (K-FLOW-1 to 3)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+import trio
+
+from kernel import events
+from kernel.digest import fnv1a64
+from kernel.errors import ControlSignal, NoJsonForm, ReservedEventType, StepTimeout, TypedFailure, describe_error
+from kernel.events import quoted
+from kernel.jsonform import Json, decode_canonical, encode
+from kernel.signals import verdict
+
+if TYPE_CHECKING:
+    from kernel.context import Context
+    from kernel.definitions import Effect, Step
+
+
+@attrs.frozen(kw_only=True)
+class Attempt:
+    """What is about to be tried."""
+
+    journal_id: str
+    step: Step
+    kind: str
+    effect: Effect
+    input_text: str
+    number: int
+
+
+class EffectCalls:
+    """The `EffectContext` of one attempt."""
+
+    def __init__(self, context: Context, attempt: Attempt) -> None:
+        self._context = context
+        self.step_id = attempt.journal_id
+        self.attempt = attempt.number
+        self.idempotency_key = f"{context.execution_id}/{attempt.journal_id}"
+        self.deadline_seconds = attempt.step.deadline_seconds
+
+    async def emit(self, type: str, payload: Json = None) -> None:
+        """Append an event, never stamped and never counted (K-EMIT-1); refused once the run has ended (K-FLOW-10)."""
+        self._context.check_alive()
+        if type in events.KERNEL_TYPES:
+            raise ReservedEventType(f"{type!r} is the kernel's own event type: emit under a name of your own")
+        tag: dict[str, Json] = {"effect": self.step_id, "attempt": self.attempt}
+        await self._context.commit(type, encode(payload), provenance=tag)
+
+
+async def run_attempt(context: Context, attempt: Attempt) -> Json:
+    """Run the effect and record its end; return the output as the log holds it.
+
+    Raises what the effect raised: a declared failure as it was recorded, anything else as it is, and `StepTimeout`.
+    """
+    step = quoted(attempt.journal_id)
+    await context.commit(
+        events.STEP_STARTED,
+        f'{{"attempt":{attempt.number},"input":{attempt.input_text},"inputDigest":"{fnv1a64(attempt.input_text)}",'
+        f'"kind":{quoted(attempt.kind)},"step":{step},"toolId":{quoted(attempt.step.tool)}}}',
+    )
+    try:
+        if attempt.step.deadline_seconds is None:
+            raw = await _run_inline(context, attempt)
+        else:
+            raw = await _run_with_deadline(context, attempt, attempt.step.deadline_seconds)
+        text = encode(raw, at=f"output of step {attempt.journal_id!r}")
+    except attempt.step.failures as failure:
+        raise await _record_typed(context, attempt, failure) from failure
+    except Exception as error:
+        context.rule.ended_unsettled()
+        await _record_untyped(context, attempt, error)
+        raise
+    except trio.Cancelled:
+        context.rule.ended_unsettled()
+        await _record_cancelled(context, attempt)
+        raise
+    await context.commit(events.STEP_COMPLETED, f'{{"attempt":{attempt.number},"output":{text},"step":{step}}}')
+    return context.live_value(raw, text)
+
+
+async def _run_inline(context: Context, attempt: Attempt) -> object:
+    """Without a deadline nobody goes on before the effect has ended: it needs no task of its own."""
+    context.rule.effect_began()
+    try:
+        with context.acting_as_effect():
+            return await context.perform(attempt, EffectCalls(context, attempt), decode_canonical(attempt.input_text))
+    finally:
+        context.rule.effect_settled()
+
+
+@attrs.define
+class _Box:
+    """What an effect in a task of its own came to.  Mutable: filled in when it settles."""
+
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    settled: trio.Event = attrs.field(factory=trio.Event)
+    value: object = None
+    error: BaseException | None = None
+
+
+async def _run_with_deadline(context: Context, attempt: Attempt, deadline_seconds: float) -> object:
+    """Run the effect in the worker's nursery and wait for it, but no longer than its deadline (K-FLOW-3)."""
+    box = _Box()
+    context.rule.effect_began()
+    context.workers.start_soon(_settle, context, attempt, box, name=f"effect {attempt.journal_id}")
+    try:
+        with trio.move_on_after(deadline_seconds):
+            await box.settled.wait()
+    except trio.Cancelled:
+        box.scope.cancel()
+        raise
+    if not box.settled.is_set():
+        context.rule.ended_unsettled()
+        box.scope.cancel()  # asked to stop; one that does not goes on as a zombie, and its result is dropped
+        raise StepTimeout(f"step {attempt.journal_id!r} of {context.execution_id!r}: no end after {deadline_seconds} s")
+    if box.error is not None:
+        raise box.error
+    return box.value
+
+
+async def _settle(context: Context, attempt: Attempt, box: _Box) -> None:
+    try:
+        with context.acting_as_effect(), box.scope:
+            box.value = await context.perform(
+                attempt, EffectCalls(context, attempt), decode_canonical(attempt.input_text)
+            )
+    except BaseException as raised:
+        error = verdict(raised)
+        if not isinstance(error, Exception | ControlSignal):
+            raise
+        if not isinstance(error, attempt.step.failures):
+            context.rule.ended_unsettled()  # known from now on, before the flow is awake (K-EMIT-5)
+        box.error = error  # raised to the flow if it still waits, otherwise the zombie's own affair
+    finally:
+        context.rule.effect_settled()
+        box.settled.set()
+
+
+async def _record_typed(context: Context, attempt: Attempt, failure: TypedFailure) -> Exception:
+    """Record a declared failure, and return it as a re-run will see it."""
+    fitting = [d for d in attempt.step.failures if isinstance(failure, d)]
+    declared = type(failure) if type(failure) in fitting else fitting[0]
+    try:
+        data = encode(failure.data, at=f"data of {declared.wire_name}")
+    except NoJsonForm as error:
+        context.rule.ended_unsettled()
+        await _record_untyped(context, attempt, error)
+        return error
+    record = f'{{"data":{data},"name":{quoted(declared.wire_name)}}}'
+    await context.commit(
+        events.STEP_FAILED,
+        f'{{"attempt":{attempt.number},"failure":{record},"reason":"typed","step":{quoted(attempt.journal_id)}}}',
+    )
+    return context.rebuild_failure(attempt.journal_id, attempt.step, decode_canonical(record))
+
+
+async def _record_untyped(context: Context, attempt: Attempt, error: Exception) -> None:
+    reason = "timeout" if isinstance(error, StepTimeout) else "error"
+    record = encode(describe_error(error))
+    await context.commit(
+        events.STEP_FAILED,
+        f'{{"attempt":{attempt.number},"failure":{record},"reason":"{reason}","step":{quoted(attempt.journal_id)}}}',
+    )
+
+
+async def _record_cancelled(context: Context, attempt: Attempt) -> None:
+    """Record that the flow gave the step up.
+
+    The append is made by the worker: the flow's own cancellation does not reach it, a shutdown does (K-RUN-3).
+    """
+    if context.ending is not None:
+        return
+    box = _Box()
+    context.workers.start_soon(_append_cancelled, context, attempt, box, name=f"cancelled {attempt.journal_id}")
+    with trio.CancelScope(shield=True):
+        await box.settled.wait()
+    if box.error is not None:
+        raise box.error
+
+
+async def _append_cancelled(context: Context, attempt: Attempt, box: _Box) -> None:
+    try:
+        await context.commit(
+            events.STEP_CANCELLED, f'{{"attempt":{attempt.number},"step":{quoted(attempt.journal_id)}}}'
+        )
+    except ControlSignal as signal:
+        box.error = signal
+    finally:
+        box.settled.set()

@@ -1,0 +1,230 @@
+"""The journal: this process's one writer of an execution's log.
+
+It holds the folded state, forms envelopes, appends them one at a time and folds what has landed.  It outlives the runs
+of the flow: a resume goes on with the same journal, a lost position with a new one (K-LOG-2).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import attrs
+import trio
+
+from kernel.errors import AppendUnknown, ConcurrencyConflict, LogTruncated, RunLost, StoreUnavailable
+from kernel.events import Envelope, seal
+from kernel.fold import FoldPass
+from kernel.jsonform import Json
+from kernel.lifecycle import Loaded, save_snapshot
+from kernel.ports import Clock, Status, Stores
+from kernel.projections import Projection
+from kernel.state import FlowState
+
+SETTLE_ATTEMPTS = 16
+"""How often an append whose answer was lost is sent again before the run gives up."""
+
+Observer = Callable[[Envelope], None]
+
+
+class AppendIds:
+    """Append ids of one process: its incarnation and a counter (K-LOG-2)."""
+
+    def __init__(self, incarnation: str) -> None:
+        self._prefix = incarnation + "/"
+        self._count = 0
+
+    def next(self) -> str:
+        """Return an id that no other append has."""
+        self._count += 1
+        return self._prefix + str(self._count)
+
+
+@attrs.define(kw_only=True)
+class Journal:
+    """Mutable: `fold.state` is always the state after the last event known to be durable."""
+
+    execution_id: str
+    stores: Stores
+    clock: Clock
+    append_ids: AppendIds
+    fold: FoldPass
+    projected: dict[str, Json]  # value of each projection at `fold.state`
+    fence: int
+    projections: Sequence[Projection] = ()
+    observers: Sequence[Observer] = ()
+    snapshot_every: int | None = None
+    _since_snapshot: int = 0
+    _busy: bool = False
+    _queue: deque[trio.Event] = attrs.field(factory=deque)
+
+    @classmethod
+    def resume(
+        cls,
+        loaded: Loaded,
+        *,
+        stores: Stores,
+        clock: Clock,
+        append_ids: AppendIds,
+        fence: int,
+        projections: Sequence[Projection],
+        observers: Sequence[Observer],
+        snapshot_every: int | None,
+    ) -> Journal:
+        """Return a journal that goes on from a loaded log."""
+        return cls(
+            execution_id=loaded.execution_id,
+            stores=stores,
+            clock=clock,
+            append_ids=append_ids,
+            fold=loaded.fold,
+            projected=loaded.projected,
+            fence=fence,
+            projections=projections,
+            observers=observers,
+            snapshot_every=snapshot_every,
+            since_snapshot=loaded.fold.state["lastSequence"] - loaded.snapshot_sequence,
+        )
+
+    @property
+    def state(self) -> FlowState:
+        """The state after the last durable event: to be read, not kept."""
+        return self.fold.state
+
+    async def commit(
+        self,
+        type: str,
+        payload_text: str,
+        *,
+        stamp: str | None = None,
+        provenance: dict[str, Json] | None = None,
+        admit: Callable[[], None] | None = None,
+    ) -> None:
+        """Append one event and fold it; returns when it is durable.
+
+        Waits its turn, then asks `admit` (which raises if the run has ended meanwhile).  Raises `RunLost` if another
+        writer took the position: what was computed for this one is never moved to another (K-LOG-2).
+        """
+        # A store need not look at cancellation.  Otherwise: 1. shutdown, 2. an effect makes an error of its
+        # cancellation, 3. it is appended as the step's failure, and the execution fails.  A shutdown is a crash.
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if self._busy:
+            turn = trio.Event()
+            self._queue.append(turn)
+            await self._wait_turn(turn)
+        self._busy = True
+        try:
+            if admit is not None:
+                admit()
+            envelope = self._seal(type, payload_text, stamp, provenance)
+            await self._land(envelope)
+            self._absorb(envelope)
+            if self.snapshot_every is not None and self._since_snapshot >= self.snapshot_every:
+                await self._snapshot()
+        finally:
+            self._pass_turn()
+
+    async def _wait_turn(self, turn: trio.Event) -> None:
+        """Wait to be handed the turn; one who is cancelled while waiting hands it on."""
+        try:
+            await turn.wait()
+        except BaseException:
+            if turn.is_set():
+                self._pass_turn()
+            else:
+                self._queue.remove(turn)
+            raise
+
+    def _pass_turn(self) -> None:
+        if self._queue:
+            self._queue.popleft().set()  # still busy: the turn is handed over, nobody can push in
+        else:
+            self._busy = False
+
+    def _seal(self, type: str, payload_text: str, stamp: str | None, provenance: dict[str, Json] | None) -> Envelope:
+        state = self.fold.state
+        return seal(
+            execution_id=self.execution_id,
+            sequence=state["lastSequence"] + 1,
+            type=type,
+            payload_text=payload_text,
+            timestamp_ms=self.clock.now_ms(),
+            append_id=self.append_ids.next(),
+            previous_hash=state["lastHash"],
+            stamp=stamp,
+            provenance=provenance,
+        )
+
+    async def _land(self, envelope: Envelope) -> None:
+        """Append until the answer is known.
+
+        A lost answer is settled by sending the same append again: if the first had landed, the position is taken, and
+        the append id at it says by whom.
+        """
+        flow_id, status, due_ms = self._summary(envelope)
+        for _ in range(SETTLE_ATTEMPTS):
+            try:
+                await self.stores.events.append(
+                    self.execution_id,
+                    envelope.sequence,
+                    (envelope,),
+                    fence=self.fence,
+                    flow_id=flow_id,
+                    status=status,
+                    due_ms=due_ms,
+                )
+            except AppendUnknown:
+                continue
+            except ConcurrencyConflict as conflict:
+                if await self._holds(envelope):
+                    return
+                raise RunLost(f"{self.execution_id!r}: position {envelope.sequence} went to another") from conflict
+            return
+        raise StoreUnavailable(
+            f"{self.execution_id!r}: {SETTLE_ATTEMPTS} appends at position {envelope.sequence} were not answered; "
+            "recover the execution when the store answers again"
+        )
+
+    async def _holds(self, envelope: Envelope) -> bool:
+        """Is what the log has at this position this very append?"""
+        try:
+            tail = await self.stores.events.read_from(self.execution_id, envelope.sequence)
+        except LogTruncated:
+            return False  # whosever it was, it is in a snapshot now: start again from there
+        return bool(tail) and tail[0].hash == envelope.hash and tail[0].text == envelope.text
+
+    def _summary(self, envelope: Envelope) -> tuple[str, Status, int | None]:
+        """What the catalogue is to say once the envelope has landed."""
+        state = self.fold.state
+        payload = cast("dict[str, Json]", envelope.payload)
+        status = STATUS_AFTER.get(envelope.type) or cast("Status", state["status"])
+        flow_id = state["flowId"] or cast(str, payload["flowId"])
+        if status != "suspended":
+            return flow_id, status, None
+        gate = state["gate"]
+        return flow_id, status, cast("int | None", payload.get("due")) if gate is None else gate["due"]
+
+    def _absorb(self, envelope: Envelope) -> None:
+        self.fold.apply(envelope)
+        self._since_snapshot += 1
+        for projection in self.projections:
+            self.projected[projection.name] = projection.apply(self.projected[projection.name], envelope)
+        for observer in self.observers:
+            observer(envelope)
+
+    async def _snapshot(self) -> None:
+        await save_snapshot(self.stores.snapshots, self.execution_id, self.fold.release(), self.projected)
+        self._since_snapshot = 0
+
+
+STATUS_AFTER: dict[str, Status] = {
+    "EXECUTION_STARTED": "running",
+    "EXECUTION_SUSPENDED": "suspended",
+    "EXECUTION_RESUMED": "running",
+    "EXECUTION_BLOCKED": "blocked",
+    "EXECUTION_COMPLETED": "completed",
+    "EXECUTION_FAILED": "failed",
+    "EXECUTION_CANCELLED": "cancelled",
+}
+"""The status an event type leads to; any other leaves it as it was."""

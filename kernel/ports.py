@@ -1,0 +1,144 @@
+"""The ports: everything the kernel takes from the world arrives through one of these (LAYOUT rule 1, K-LOG-5).
+
+A store keeps text and gives it back; it never interprets an event.  All methods are async, because each may be where a
+process dies.  Errors a store may raise are in `kernel.errors` under "what a store may say"; anything else it raises is
+a defect of the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+import attrs
+
+from kernel.events import Envelope, StoredEvent
+
+Status = Literal["running", "suspended", "blocked", "completed", "failed", "cancelled"]
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class CatalogueEntry:
+    """What sweeps need to find an execution's work without reading its log (K-LOG-5)."""
+
+    execution_id: str
+    flow_id: str
+    status: Status
+    head: int  # sequence of the last event
+    due_ms: int | None  # when the open gate's timer is due
+    fence: int  # epoch of the newest claim
+
+
+class EventStore(Protocol):
+    """The log of every execution.  Passes `kernel.conformance` or is not one."""
+
+    async def append(
+        self,
+        execution_id: str,
+        expected: int,
+        batch: Sequence[Envelope],
+        *,
+        fence: int,
+        flow_id: str,
+        status: Status,
+        due_ms: int | None,
+    ) -> None:
+        """Make `batch` durable at `expected` and following, whole or not at all, and the catalogue with it (K-LOG-2).
+
+        Raises `ConcurrencyConflict` if the log's next position is not `expected`, `Fenced` if a newer claim exists,
+        `AppendUnknown` if the answer was lost, `StoreUnavailable` if nothing was written for another reason.
+        """
+
+    async def read_from(self, execution_id: str, sequence: int) -> Sequence[StoredEvent]:
+        """Return all events from `sequence` on, in order; none for an unknown execution or past the end.
+
+        Raises `LogTruncated` if `sequence` lies below the first event that is still stored (K-LOG-1).
+        """
+
+    async def truncate_prefix(self, execution_id: str, through: int) -> None:
+        """Drop all events up to and including `through`; a no-op for what is already gone."""
+
+    async def claim(self, execution_id: str, owner: str) -> int:
+        """Make `owner` the execution's owner and return its fence; every older fence is stale from now on (K-LOG-2).
+
+        Raises `UnknownExecution`.
+        """
+
+    async def entry(self, execution_id: str) -> CatalogueEntry | None:
+        """Return the execution's catalogue entry, or None if there is no such execution."""
+
+    async def entries(self, *statuses: Status) -> Sequence[CatalogueEntry]:
+        """Return the entries with one of `statuses` (all without), in order of execution id."""
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class StoredSnapshot:
+    """A snapshot as a store keeps it: `text` is JSON, `sequence` the last event it has absorbed."""
+
+    sequence: int
+    text: str
+
+
+class SnapshotStore(Protocol):
+    """The newest snapshot of each execution.  It may reorder the keys of JSON objects, and nothing else (K-RUN-6)."""
+
+    async def save(self, execution_id: str, snapshot: StoredSnapshot) -> None:
+        """Make the snapshot durable.  One that is older than the stored one changes nothing."""
+
+    async def load(self, execution_id: str) -> StoredSnapshot | None:
+        """Return the newest snapshot, or None."""
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class Delivery:
+    """A message for a gate.  `payload_text` is canonical JSON."""
+
+    delivery_id: str
+    on: str
+    correlation_key: str | None
+    payload_text: str
+
+
+class Mailbox(Protocol):
+    """Deliveries that are accepted and not yet consumed, outside the log (K-RUN-2)."""
+
+    async def put(self, execution_id: str, delivery: Delivery) -> bool:
+        """Make the delivery durable; False, and no change, if one of that id is pending already."""
+
+    async def pending(self, execution_id: str) -> Sequence[Delivery]:
+        """Return what is pending, in order of arrival."""
+
+    async def remove(self, execution_id: str, delivery_ids: Sequence[str]) -> None:
+        """Forget these deliveries; unknown ids are ignored."""
+
+    async def executions(self) -> Sequence[str]:
+        """Return the ids of executions that have something pending, in order."""
+
+
+class Clock(Protocol):
+    """Time, for timestamps and due times; milliseconds since the epoch."""
+
+    def now_ms(self) -> int:
+        """Return the time."""
+
+    async def sleep_until(self, due_ms: int) -> None:
+        """Return when the time has come, not before."""
+
+
+class Chance(Protocol):
+    """Randomness, for `ctx.random` and `ctx.uuid`; each draw is recorded as a decision (K-FLOW-5)."""
+
+    def random(self) -> float:
+        """Return a number in [0, 1)."""
+
+    def uuid(self) -> str:
+        """Return a fresh UUID as text."""
+
+
+@attrs.frozen(kw_only=True)
+class Stores:
+    """The durable parts a runtime works on; one object may play several."""
+
+    events: EventStore
+    snapshots: SnapshotStore
+    mailbox: Mailbox
