@@ -1,0 +1,129 @@
+"""Choices: every nondeterministic decision of a run is one call on one of these.
+
+Option 0 is always the calm one.  A source only proposes; the simulation applies budgets and writes down what was done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from dst.faults import HOLD, Fault, Menu
+from dst.prng import SplitMix64, derive
+from dst.schedule import Deviation
+
+IDLE = "idle"
+_SETTINGS, _DRAWS = 1, 2  # streams of a run's seed
+_SCALE = 1 << 64
+
+
+class Choices(Protocol):
+    """Where the decisions of one run come from."""
+
+    def choose(self, site: str, point: str, menu: Menu) -> int:
+        """Return the index of the option to take at `point`, which is `site` and its occurrence."""
+
+    def hold_until(self, point: str) -> str | int:
+        """Return what ends the hold just chosen at `point`: the point that must happen, or how many operations."""
+
+
+class Calm:
+    """Nothing is ever done."""
+
+    def choose(self, site: str, point: str, menu: Menu) -> int:
+        """Return 0."""
+        return 0
+
+    def hold_until(self, point: str) -> str | int:
+        """Never asked."""
+        return IDLE
+
+
+class Random:
+    """Choices from a seed, two-level: a site is switched on for a run, and then fires now and then.
+
+    What the environment may do (decline a card, time out) and what goes wrong with the process (crash, lose an answer)
+    is drawn apart: the first has few sites and makes the story, the second has many and breaks it.  Which kinds take
+    part and how often is drawn first, from a stream of its own, so that it does not shift what is drawn later.
+    """
+
+    def __init__(self, seed: int, faults: Iterable[Fault], rate: float | None = None) -> None:
+        settings = SplitMix64(derive(seed, _SETTINGS))
+        kinds = list(faults)
+        self._draws = SplitMix64(derive(seed, _DRAWS))
+        self._kinds = {fault.name for fault in kinds if settings.chance(2)}
+        if not self._kinds and kinds:
+            self._kinds = {kinds[settings.below(len(kinds))].name}
+        self._process = _Rates(on_one_in=2 << settings.below(3), fires_one_in=1 << settings.below(3), rate=rate)
+        self._world = _Rates(on_one_in=2 + settings.below(3), fires_one_in=1 + settings.below(2), rate=rate)
+        self._sites: dict[str, tuple[bool, bool]] = {}
+        self._allowed: dict[Menu, tuple[list[int], list[int]]] = {}
+
+    def choose(self, site: str, point: str, menu: Menu) -> int:
+        """Return 0 but for the sites that are on, and for those now and then one of the options that take part."""
+        on = self._sites.get(site)
+        if on is None:
+            on = self._sites[site] = (self._process.switch(self._draws), self._world.switch(self._draws))
+        if on == (False, False):
+            return 0
+        allowed = self._allowed.get(menu)
+        if allowed is None:
+            allowed = self._allowed[menu] = self._split(menu)
+        for is_on, rates, options in ((on[1], self._world, allowed[1]), (on[0], self._process, allowed[0])):
+            if is_on and options and self._draws.next64() < rates.fire_below:
+                return options[self._draws.below(len(options))]
+        return 0
+
+    def _split(self, menu: Menu) -> tuple[list[int], list[int]]:
+        """Return the indices of the options that take part: those of the process, those of the environment."""
+        split: tuple[list[int], list[int]] = ([], [])
+        for index, option in enumerate(menu.options):
+            if option.fault is not None and option.fault.name in self._kinds:
+                split[option.fault.environmental].append(index)
+        return split
+
+    def hold_until(self, point: str) -> str | int:
+        """Return a number of operations, small ones more often."""
+        return 1 + self._draws.below(1 << (1 + self._draws.below(4)))
+
+
+class _Rates:
+    """How many sites are on, and how often one that is on fires."""
+
+    def __init__(self, on_one_in: int, fires_one_in: int, rate: float | None) -> None:
+        self._on_one_in = on_one_in if rate is None else 1
+        self.fire_below = _SCALE // fires_one_in if rate is None else int(rate * _SCALE)
+
+    def switch(self, draws: SplitMix64) -> bool:
+        """Draw whether a site is on for this run."""
+        return draws.below(self._on_one_in) == 0
+
+
+class Written:
+    """Choices as a schedule has them.  `missed` is, at the end of a run, what did not find its point."""
+
+    def __init__(self, deviations: Sequence[Deviation]) -> None:
+        self._left = {deviation.at: deviation for deviation in deviations}
+        self._until: dict[str, str] = {}
+
+    def choose(self, site: str, point: str, menu: Menu) -> int:
+        """Return what is written for this point, 0 if nothing is or if it cannot be done here."""
+        deviation = self._left.get(point)
+        if deviation is None:
+            return 0
+        index = menu.index(deviation.do)
+        if index is None:
+            return 0
+        del self._left[point]
+        if deviation.do == HOLD:
+            self._until[point] = deviation.until
+        return index
+
+    def hold_until(self, point: str) -> str | int:
+        """Return the point that ends the hold."""
+        return self._until[point]
+
+    @property
+    def missed(self) -> tuple[Deviation, ...]:
+        """The deviations that have not found their point so far."""
+        return tuple(self._left.values())

@@ -1,0 +1,437 @@
+"""The invariants over kernel events, ledger and calls.
+
+Record kinds they read: an event's own type for what the kernel records (`(type, execution, envelope)`), `emit`, `emitted`
+and `acked` for a flow's emits, `performed` for the ledger, `handed` for values, `run`, `folded` and `final`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from typing import ClassVar, cast
+
+from dst.durable.observed import EXECUTING, LIVE, UNSETTLED
+from dst.invariants import Broken, Invariant
+from dst.trace import Record
+from kernel import events
+from kernel.events import Envelope, stamp_of
+from kernel.jsonform import Json
+
+_TERMINAL = tuple(sorted(events.TERMINAL_TYPES))
+_KERNEL = tuple(sorted(events.KERNEL_TYPES))
+_MARK = "#compensate:"
+Key = tuple[Hashable, Hashable | None] | None
+
+
+def _payload(record: Record) -> dict[str, Json]:
+    return cast("dict[str, Json]", cast(Envelope, record[2]).payload)
+
+
+def _step(record: Record) -> str:
+    return cast(str, _payload(record)["step"])
+
+
+class NoEmitLost(Invariant):
+    """ADR 0102 D2, by count: equal content is interchangeable, so concurrent branches may swap it."""
+
+    name = "no-emit-lost"
+    says = "every acknowledged logical emit has an event of its own"
+    kinds = ("emitted", "acked", events.EXECUTION_SUSPENDED, *_TERMINAL)
+    initial: ClassVar[Hashable] = (frozenset(), 0)  # logical emits acknowledged, events
+
+    def key(self, record: Record) -> Key:
+        """Keyed by emit identity; gates and ends go to all of an execution."""
+        if record[0] in ("emitted", "acked"):
+            return record[1], (record[1], record[2], record[3])
+        return record[1], None
+
+    def advance(self, state: Hashable, record: Record) -> Hashable:
+        """Count; judge at gates and ends."""
+        acked, count = cast("tuple[frozenset[str], int]", state)
+        if record[0] == "emitted":
+            return acked, count + 1
+        if record[0] == "acked":
+            return acked | {cast(str, record[4])}, count
+        if len(acked) > count:
+            raise Broken(
+                f"{len(acked)} emits of this content were acknowledged ({', '.join(sorted(acked))}), "
+                f"the log holds {count}",
+                "an event for each",
+            )
+        return state
+
+
+class EmitOnce(Invariant):
+    """ADR 0102 D2: a duplicate is allowed where the trace shows a reason."""
+
+    name = "emit-once"
+    says = "no emit is appended twice except where the trace shows a reason that ADR 0102 allows"
+    kinds = ("emit", "emitted")
+    initial: ClassVar[Hashable] = (frozenset(), 0, False)  # logical emits called, events, may one be a duplicate later
+
+    def key(self, record: Record) -> Key:
+        """Keyed by emit identity."""
+        return record[1], (record[1], record[2], record[3])
+
+    def advance(self, state: Hashable, record: Record) -> Hashable:
+        """Compare events with calls."""
+        called, count, excused = cast("tuple[frozenset[str], int, bool]", state)
+        if record[0] == "emit":
+            return called | {cast(str, record[4])}, count, excused
+        facts = cast(str, record[5])
+        count += 1
+        if count > len(called) and LIVE not in facts and not excused:
+            raise Broken(
+                f"event {cast(Envelope, record[6]).sequence} is number {count} for {len(called)} logical emits "
+                f"({', '.join(sorted(called))})",
+                "one event each: no syscall of the segment was live, no earlier event was made beside an effect or "
+                "after an unsettled outcome",
+            )
+        return called, count, excused or EXECUTING in facts or UNSETTLED in facts
+
+    def could_fail(self, state: Hashable) -> bool:
+        """Something was appended."""
+        return cast("tuple[frozenset[str], int, bool]", state)[1] > 0
+
+
+class StepCompletesOnce(Invariant):
+    """K-FLOW-1, K-SAGA-4."""
+
+    name = "step-completes-once"
+    says = "a step completes at most once, and exactly once if a flow was given its output"
+    kinds = (events.STEP_COMPLETED, "handed")
+    initial: ClassVar[Hashable] = (0, False)  # completions, was its output handed out
+
+    def key(self, record: Record) -> Key:
+        """Keyed by execution and step."""
+        if record[0] == "handed":
+            return (record[1], (record[1], record[3])) if record[2] == "step" else None
+        return record[1], (record[1], _step(record))
+
+    def advance(self, state: Hashable, record: Record) -> Hashable:
+        """Count completions."""
+        count, handed = cast("tuple[int, bool]", state)
+        if record[0] == "handed":
+            return count, True
+        if count:
+            raise Broken(f"STEP_COMPLETED again, at {cast(Envelope, record[2]).sequence}", "one completion")
+        return count + 1, handed
+
+    def at_end(self, state: Hashable) -> None:
+        """An output that was handed out is in the log."""
+        count, handed = cast("tuple[int, bool]", state)
+        if handed and not count:
+            raise Broken("its output was handed to the flow, and no STEP_COMPLETED is in the log", "one completion")
+
+
+class EffectAccounted(Invariant):
+    """K-FLOW-1: `STEP_STARTED` comes before the effect."""
+
+    name = "effect-accounted"
+    says = "each ledger entry belongs to exactly one STEP_STARTED"
+    kinds = (events.STEP_STARTED, "performed")
+    initial: ClassVar[Hashable] = ((), frozenset())  # attempts started, attempts performed
+
+    def key(self, record: Record) -> Key:
+        """Keyed by idempotency key: execution and step."""
+        if record[0] == "performed":
+            return record[3], (record[3],)
+        return (key := f"{record[1]}/{_step(record)}"), (key,)
+
+    def advance(self, state: Hashable, record: Record) -> Hashable:
+        """Match attempts."""
+        started, performed = cast("tuple[tuple[int, ...], frozenset[int]]", state)
+        if record[0] != "performed":
+            return (*started, cast(int, _payload(record).get("attempt", 1))), performed
+        attempt = cast(int, record[4])
+        if started.count(attempt) != 1:
+            raise Broken(
+                f"{record[1]} did {record[2]}, attempt {attempt}, which {started.count(attempt)} STEP_STARTED say",
+                "exactly one",
+            )
+        if attempt in performed:
+            raise Broken(f"{record[1]} did {record[2]} twice in attempt {attempt}", "once for each STEP_STARTED")
+        return started, performed | {attempt}
+
+    def could_fail(self, state: Hashable) -> bool:
+        """Something was performed."""
+        return bool(cast("tuple[object, frozenset[int]]", state)[1])
+
+
+def _compensation(step: str) -> tuple[str, str, int] | None:
+    """Return (compensator, saga's name, index) of a compensation's journal id, or None."""
+    compensator, mark, rest = step.partition(_MARK)
+    name, _, index = rest.rpartition(":")
+    return (compensator, name, int(index)) if mark and index.isdigit() else None
+
+
+class CompensatorOnce(Invariant):
+    """ADR 0041: reverse order, each once.  `owed_by` says which forward step a compensator undoes."""
+
+    name = "compensator-once"
+    says = "no compensator completes twice, runs unowed or out of order, or is left open under a terminal state"
+    kinds = (events.STEP_STARTED, events.STEP_COMPLETED, events.STEP_FAILED, *_TERMINAL)
+    initial: ClassVar[Hashable] = (
+        frozenset(),
+        (),
+        frozenset(),
+    )  # forwards done, indices started, open or done: (step, n)
+
+    def __init__(self, owed_by: dict[str, str] | None = None) -> None:
+        self._owed_by = owed_by or {}
+
+    def key(self, record: Record) -> Key:
+        """Keyed by execution."""
+        return record[1], (record[1],)
+
+    def advance(self, state: Hashable, record: Record) -> Hashable:
+        """Follow the rollback."""
+        done, begun, ends = cast("tuple[frozenset[str], tuple[tuple[str, int], ...], frozenset[str]]", state)
+        if record[0] in _TERMINAL:
+            left = [step for step, _ in begun if step not in ends]
+            if left:
+                raise Broken(f"{record[0]} with {', '.join(left)} left open", "every compensator that began has ended")
+            return state
+        step = _step(record)
+        found = _compensation(step)
+        if found is None:
+            return (done | {step}, begun, ends) if record[0] == events.STEP_COMPLETED else state
+        compensator, scope, index = found
+        if record[0] == events.STEP_STARTED:
+            return done, self._begin(done, begun, step, compensator, scope, index), ends - {step}
+        if record[0] == events.STEP_COMPLETED:
+            if step in done:
+                raise Broken(f"{step} completed twice", "once")
+            return done | {step}, begun, ends | {step}
+        return done, begun, ends | {step}
+
+    def _begin(
+        self,
+        done: frozenset[str],
+        begun: tuple[tuple[str, int], ...],
+        step: str,
+        compensator: str,
+        scope: str,
+        index: int,
+    ) -> tuple[tuple[str, int], ...]:
+        owed = self._owed_by.get(compensator)
+        if owed is not None and owed not in done:
+            raise Broken(f"{step} began, and {owed} has not completed", "compensators of completed steps only")
+        if any(earlier == step for earlier, _ in begun):
+            return begun
+        same = [i for earlier, i in begun if (_compensation(earlier) or ("", "", 0))[1] == scope]
+        if same and index >= same[-1]:
+            raise Broken(
+                f"{step} began after number {same[-1]}", "the reverse of the order in which they were registered"
+            )
+        return (*begun, (step, index))
+
+    def could_fail(self, state: Hashable) -> bool:
+        """A rollback has begun."""
+        return bool(cast("tuple[object, tuple[object, ...], object]", state)[1])
+
+
+class RollbackFinished(Invariant):
+    """K-SAGA-4.  `scope` names the forward steps of the saga; without it every step of the execution counts as one."""
+
+    name = "rollback-finished"
+    says = "a rollback that has begun is finished: all below it is undone, and no step of its scope goes on"
+    kinds = (events.STEP_STARTED, events.STEP_COMPLETED, events.STEP_FAILED, *_TERMINAL)
+    initial: ClassVar[Hashable] = (
+        frozenset(),
+        frozenset(),
+        frozenset(),
+    )  # unsettled forwards, begun, stopped at rollback
+
+    def __init__(self, scope: Iterable[str] | None = None) -> None:
+        self._scope = None if scope is None else frozenset(scope)
+
+    def key(self, record: Record) -> Key:
+        """Keyed by execution."""
+        return record[1], (record[1],)
+
+    def advance(self, state: Hashable, record: Record) -> Hashable:
+        """Remember what had not completed when the rollback began."""
+        open_, begun, stopped = cast("tuple[frozenset[str], frozenset[tuple[str, int]], frozenset[str]]", state)
+        if record[0] in _TERMINAL:
+            self._check_all(begun, record[0])
+            return state
+        step = _step(record)
+        found = _compensation(step)
+        if found is not None:
+            if record[0] == events.STEP_STARTED:
+                return open_, begun | {(found[1], found[2])}, stopped | open_
+            return state
+        if self._scope is not None and step not in self._scope:
+            return state
+        if record[0] == events.STEP_COMPLETED:
+            if step in stopped:
+                raise Broken(
+                    f"{step} had not completed when the rollback began, and completed after it", "it stays undone"
+                )
+            return open_ - {step}, begun, stopped
+        if record[0] == events.STEP_FAILED and _payload(record).get("reason") == "typed":
+            return open_ - {step}, begun, stopped
+        return open_ | {step}, begun, stopped
+
+    def _check_all(self, begun: frozenset[tuple[str, int]], kind: str) -> None:
+        for scope, index in sorted(begun):
+            if index and (scope, index - 1) not in begun:
+                raise Broken(
+                    f"{kind} with compensation {index} begun and {index - 1} never", "all of them, to the first"
+                )
+
+    def could_fail(self, state: Hashable) -> bool:
+        """A rollback has begun."""
+        return bool(cast("tuple[object, frozenset[object], object]", state)[1])
+
+
+class LogSound(Invariant):
+    """K-LOG-1 to 3, ADR 0102 D1."""
+
+    name = "log-sound"
+    says = "every log is contiguous and chained, with one winner for each position and no stamp on a kernel fact"
+    kinds = (*_KERNEL, "emitted", "other")
+    initial: ClassVar[Hashable] = (0, events.GENESIS_HASH)
+
+    def key(self, record: Record) -> Key:
+        """Keyed by execution."""
+        return record[1], (record[1],)
+
+    def advance(self, state: Hashable, record: Record) -> Hashable:
+        """Check position, chain and stamp."""
+        position, previous = cast("tuple[int, str]", state)
+        envelope = cast(Envelope, record[-1])
+        if envelope.sequence != position:
+            raise Broken(f"{envelope.type} landed at {envelope.sequence}, the next position was {position}", "that one")
+        if envelope.previous_hash != previous:
+            raise Broken(f"event {position} is not chained to event {position - 1}", "the hash of the event before")
+        if envelope.type in events.KERNEL_TYPES and stamp_of(envelope) is not None:
+            raise Broken(f"{envelope.type} at {position} is stamped", "no stamp on what the kernel records of itself")
+        return position + 1, envelope.hash
+
+
+class TerminalOnce(Invariant):
+    """K-RUN."""
+
+    name = "terminal-once"
+    says = "an execution ends at most once, and nothing follows its end"
+    kinds = (*_KERNEL, "emitted", "other")
+    initial: ClassVar[Hashable] = ""
+
+    def key(self, record: Record) -> Key:
+        """Keyed by execution."""
+        return record[1], (record[1],)
+
+    def advance(self, state: Hashable, record: Record) -> Hashable:
+        """Nothing comes after an end."""
+        if state:
+            raise Broken(f"{cast(Envelope, record[-1]).type} after {state}", "nothing")
+        return record[0] if record[0] in events.TERMINAL_TYPES else ""
+
+    def could_fail(self, state: Hashable) -> bool:
+        """It has ended."""
+        return bool(state)
+
+
+class ValueStable(Invariant):
+    """K-LOG-4."""
+
+    name = "value-stable"
+    says = "what code is handed equals the decoded record, type and value, on the first run too"
+    kinds = ("handed",)
+
+    def key(self, record: Record) -> Key:
+        """Keyed by execution, kind and id."""
+        return record[1], (record[1], record[2], record[3])
+
+    def advance(self, state: Hashable, record: Record) -> Hashable:
+        """The harness has compared."""
+        if record[4]:
+            raise Broken(f"the flow was handed {record[4]}", "the decoded record")
+        return True
+
+
+class FoldConsistent(Invariant):
+    """K-FOLD-1, K-RUN-6."""
+
+    name = "fold-consistent"
+    says = "every snapshot is the fold of its log, and the catalogue says what the fold says"
+    kinds = ("folded", "final")
+
+    def key(self, record: Record) -> Key:
+        """Keyed by execution and position."""
+        return record[1], (record[1], record[2] if record[0] == "folded" else "end")
+
+    def advance(self, state: Hashable, record: Record) -> Hashable:
+        """The harness has folded."""
+        if record[0] == "folded" and record[3]:
+            raise Broken(cast(str, record[3]), "fold(snapshot, tail) == fold(events)")
+        if record[0] == "final" and record[2] != record[3]:
+            raise Broken(f"the catalogue says {record[2]}, the fold {record[3]}", "the same")
+        return True
+
+
+class GateOnce(Invariant):
+    """K-RUN-2."""
+
+    name = "gate-once"
+    says = "one delivery passes one gate, and one accepted for an open gate passes it"
+    kinds = (events.EXECUTION_RESUMED, "final")
+    initial: ClassVar[Hashable] = frozenset()
+
+    def key(self, record: Record) -> Key:
+        """Keyed by execution."""
+        return record[1], (record[1],)
+
+    def advance(self, state: Hashable, record: Record) -> Hashable:
+        """Each delivery id once."""
+        passed = cast("frozenset[str]", state)
+        if record[0] == "final":
+            if record[5]:
+                raise Broken(f"parked on {record[4]} with {record[5]!r} accepted", "the gate is passed")
+            return state
+        delivery = cast(str, _payload(record).get("deliveryId"))
+        if delivery in passed:
+            raise Broken(f"delivery {delivery!r} passed a second gate", "one")
+        return passed | {delivery}
+
+    def could_fail(self, state: Hashable) -> bool:
+        """A gate was passed."""
+        return bool(state)
+
+
+class Converges(Invariant):
+    """K-RUN: nothing is left idle."""
+
+    name = "converges"
+    says = "after the last fault every execution ends, or is parked with nothing that could resume it"
+    kinds = ("final",)
+
+    def key(self, record: Record) -> Key:
+        """Keyed by execution."""
+        return record[1], (record[1],)
+
+    def advance(self, state: Hashable, record: Record) -> Hashable:
+        """Running is not an end."""
+        if record[3] == "running":
+            raise Broken("still running, and nobody runs it", "an end, or a gate")
+        if record[3] == "suspended" and record[5]:
+            raise Broken(f"parked on {record[4]}, with {record[5]!r} to resume it", "it goes on")
+        return True
+
+
+ALL: tuple[Invariant, ...] = (
+    NoEmitLost(),
+    EmitOnce(),
+    StepCompletesOnce(),
+    EffectAccounted(),
+    CompensatorOnce(),
+    RollbackFinished(),
+    LogSound(),
+    TerminalOnce(),
+    ValueStable(),
+    FoldConsistent(),
+    GateOnce(),
+    Converges(),
+)
+"""What holds of every durable scenario.  `crash-transparent` compares whole runs: see `dst.transparency`."""

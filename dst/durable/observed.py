@@ -1,0 +1,208 @@
+"""What a flow does, noted as it does it: the ground truth of emits and values.
+
+`observed(context)` is that very context class with notes around its syscalls.  What it knows of a run (gates passed, live
+syscalls, effects at work, unsettled outcomes) it sees for itself; it never asks the kernel's emit rule, which may be the
+broken part.
+"""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, cast
+
+import trio
+
+from dst.durable.stores import EmitCall, SimStore
+from kernel.context import Context
+from kernel.definitions import Step
+from kernel.effects import Attempt, EffectCalls
+from kernel.errors import GateTimeout, TypedFailure
+from kernel.events import DECISION_RECORDED, STEP_CANCELLED, STEP_COMPLETED, STEP_FAILED, STEP_STARTED
+from kernel.jsonform import Json, encode
+
+if TYPE_CHECKING:
+    from kernel.journal import Journal
+    from kernel.parts import Parts
+
+LIVE, EXECUTING, UNSETTLED = "L", "E", "U"
+"""Facts of a run at an emit: why ADR 0102 may allow its event, or a later one, to be a duplicate."""
+
+
+class Observing(Context):
+    """The notes.  Mutable like the context it is mixed into."""
+
+    def __init__(self, journal: Journal, parts: Parts, **surroundings: Any) -> None:
+        super().__init__(journal, parts, **surroundings)
+        self._store = cast(SimStore, journal.stores.events)
+        run = self._store.runs[self.execution_id] = self._store.runs.get(self.execution_id, 0) + 1
+        self._records = self._store.sim.records
+        self._records.append(("run", self.execution_id, run))
+        self._passed = 0  # gates passed in this run
+        self._live = False
+        self._executing = 0
+        self._unsettled = False
+        self._passes: dict[tuple[str, str], int] = {}  # how often a site made an emit of one content, in this segment
+
+    # ---- emits -------------------------------------------------------------------------------------------------------
+
+    async def emit(self, type: str, payload: Json = None) -> None:
+        """Note the call with its logical identity, and that it was acknowledged."""
+        text = encode(payload)
+        identity = f"{type}/{zlib.crc32(text.encode()):08x}"
+        place = f"{self.branch_path()}@{_call_site()}"
+        nth = self._passes[place, identity] = self._passes.get((place, identity), 0) + 1
+        facts = (
+            (LIVE if self._live else "")
+            + (EXECUTING if self._executing else "")
+            + (UNSETTLED if self._unsettled else "")
+        )
+        call = EmitCall(
+            self._passed,
+            identity,
+            f"{place}#{nth}",
+            facts,
+            f"emit:{self.execution_id}:{self._passed}/{identity}",
+        )
+        self._records.append(("emit", self.execution_id, call.segment, identity, call.logical))
+        task = trio.lowlevel.current_task()
+        self._store.calls[task] = call
+        try:
+            await super().emit(type, payload)
+        finally:
+            del self._store.calls[task]
+        self._records.append(("acked", self.execution_id, call.segment, identity, call.logical))
+
+    # ---- what a run is at --------------------------------------------------------------------------------------------
+
+    async def commit(
+        self, type: str, payload_text: str, *, stamp: str | None = None, provenance: dict[str, Json] | None = None
+    ) -> None:
+        """See what the run is about to record of itself."""
+        if type == STEP_STARTED:
+            self._live = True
+            await super().commit(type, payload_text, stamp=stamp, provenance=provenance)
+            self._executing += 1  # until `perform` has ended
+            return
+        if type == STEP_CANCELLED or (type == STEP_FAILED and '"reason":"typed"' not in payload_text):
+            self._unsettled = True
+        await super().commit(type, payload_text, stamp=stamp, provenance=provenance)
+
+    async def perform(self, attempt: Attempt, effect_context: EffectCalls, input: Json) -> object:
+        """See when the effect itself has ended."""
+        try:
+            return await super().perform(attempt, effect_context, input)
+        finally:
+            self._executing -= 1
+
+    async def call_decider(self, decision_id: str, decider: Callable[[], object | Awaitable[object]]) -> object:
+        """See a decider at work."""
+        self._live = True
+        self._executing += 1
+        try:
+            return await super().call_decider(decision_id, decider)
+        except BaseException:
+            self._unsettled = True
+            raise
+        finally:
+            self._executing -= 1
+
+    # ---- what code is handed -----------------------------------------------------------------------------------------
+
+    async def execute_as(self, journal_id: str, step: Step, input: Json = None, *, kind: str = "step") -> Json:
+        """Compare what the flow gets with the record."""
+        try:
+            value = await super().execute_as(journal_id, step, input, kind=kind)
+        except TypedFailure as failure:
+            recorded = self._payload(STEP_FAILED, "step", journal_id).get("failure")
+            data = recorded.get("data") if isinstance(recorded, dict) else None
+            self._hand("failure", journal_id, failure.data, data)
+            raise
+        self._hand("step", journal_id, value, self._payload(STEP_COMPLETED, "step", journal_id).get("output"))
+        return value
+
+    async def decide(self, decision_id: str, decider: Callable[[], object | Awaitable[object]]) -> Json:
+        """Compare what the flow gets with the record."""
+        value = await super().decide(decision_id, decider)
+        self._hand(
+            "decision", decision_id, value, self._payload(DECISION_RECORDED, "decisionId", decision_id).get("choice")
+        )
+        return value
+
+    async def suspend(self, on: str, correlation_key: str | None = None, *, timeout: float | None = None) -> Json:
+        """Note that a gate was passed."""
+        try:
+            value = await super().suspend(on, correlation_key, timeout=timeout)
+        except GateTimeout:
+            self._pass()
+            raise
+        self._pass()
+        return value
+
+    async def sleep(self, seconds: float) -> None:
+        """Note that a timer was passed."""
+        await super().sleep(seconds)
+        self._pass()
+
+    def _pass(self) -> None:
+        self._passed += 1
+        self._live = False
+        self._passes.clear()
+
+    def _payload(self, type: str, field: str, about: str) -> dict[str, Json]:
+        """Return the payload of the newest record of that type about that id; empty if there is none."""
+        for envelope in reversed(self._store.history.get(self.execution_id, ())):
+            if envelope.type == type and isinstance(envelope.payload, dict) and envelope.payload.get(field) == about:
+                return envelope.payload
+        return {}
+
+    def _hand(self, what: str, about: str, handed: object, recorded: Json) -> None:
+        form = "" if same(handed, recorded) else f"{describe(handed)} for {describe(recorded)}"
+        self._records.append(("handed", self.execution_id, what, about, form))
+
+
+_observed: dict[type[Context], type[Context]] = {Context: Observing}
+
+
+def observed(context: type[Context]) -> type[Context]:
+    """Return `context` with the notes taken."""
+    if context not in _observed:
+        _observed[context] = type(f"Observing{context.__name__}", (Observing, context), {})
+    return _observed[context]
+
+
+def same(one: object, other: object) -> bool:
+    """Are two values equal, types and all?"""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == other
+
+
+def describe(value: object) -> str:
+    """Say a value with its types, the same under every Python: no repr, no address."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {describe(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return f"{type(value).__name__}({', '.join(map(describe, value))})"
+    if value is None or isinstance(value, bool | int | str):
+        return f"{type(value).__name__} {value}"
+    if isinstance(value, float):
+        return f"float {encode(value)}"
+    return type(value).__name__
+
+
+_OURS = ("kernel.", "dst.")
+
+
+def _call_site() -> str:
+    """Return module, function and line of the flow code that emits: the first frame outside the kernel and harness."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_OURS):
+        frame = frame.f_back
+    code = frame.f_code
+    return f"{code.co_name}:{frame.f_lineno - code.co_firstlineno}"

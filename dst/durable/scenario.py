@@ -1,0 +1,251 @@
+"""Scenarios over the kernel: flows on a worker that crashes, driven by a client that does not."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from typing import ClassVar, cast
+
+import attrs
+import trio
+
+from dst.durable import faults
+from dst.durable.observed import observed
+from dst.durable.stores import SimStore
+from dst.faults import Fault, Options, menu
+from dst.node import Incarnation, Node
+from dst.prng import SplitMix64, derive
+from dst.scenario import Scenario
+from dst.simulation import Simulation
+from kernel.definitions import Effect, Flow
+from kernel.events import Envelope
+from kernel.fold import FoldPass
+from kernel.jsonform import Json, encode
+from kernel.lifecycle import decode_snapshot
+from kernel.parts import Parts
+from kernel.projections import SURFACES, Projection
+from kernel.runtime import Runtime, open_runtime
+from kernel.saga import saga
+
+EPOCH_MS = 1_700_000_000_000
+"""The wall clock at the start of each simulation."""
+
+_LATE_SECONDS = 7.0
+_SWAP_SECONDS = 20.0  # a message kept back for the next one does not wait for ever
+
+
+class SimClock:
+    """The kernel's clock over virtual time."""
+
+    def __init__(self, sim: Simulation) -> None:
+        self._scheduler = sim.scheduler
+
+    def now_ms(self) -> int:
+        """Return virtual milliseconds since the epoch."""
+        return EPOCH_MS + self._scheduler.now_ns // 1_000_000
+
+    async def sleep_until(self, due_ms: int) -> None:
+        """Sleep in virtual time."""
+        await trio.sleep_until((due_ms - EPOCH_MS) / 1000)
+
+
+class SimChance:
+    """The kernel's chance: a stream of its own for each incarnation."""
+
+    def __init__(self, incarnation: int) -> None:
+        self._draws = SplitMix64(derive(incarnation, 3))
+
+    def random(self) -> float:
+        """Return a number in [0, 1)."""
+        return (self._draws.next64() >> 11) / (1 << 53)
+
+    def uuid(self) -> str:
+        """Return a UUID-shaped text."""
+        digits = f"{self._draws.next64():016x}{self._draws.next64():016x}"
+        return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-8{digits[17:20]}-{digits[20:]}"
+
+
+class DurableScenario(Scenario):
+    """A story about executions.  Subclasses give `flows`, `world` and `drive`."""
+
+    faults: ClassVar[Sequence[Fault]] = faults.ALL
+    parts: ClassVar[Parts] = Parts()
+    store: ClassVar[type[SimStore]] = SimStore
+    saga: ClassVar[type[saga]] = saga  # what flows roll back with: a mutant puts another in its place
+    projections: ClassVar[Sequence[Projection]] = (SURFACES,)
+    snapshot_every: ClassVar[int | None] = None
+
+    def flows(self) -> Sequence[Flow]:
+        """Return the flows the worker knows."""
+        raise NotImplementedError
+
+    def world(self, sim: Simulation) -> Mapping[str, Effect]:
+        """Make the services, and return the effects that reach them, by tool id."""
+        return {}
+
+    # ---- what the harness calls --------------------------------------------------------------------------------------
+
+    def build(self, sim: Simulation) -> None:
+        """Start the worker."""
+        self.sim = sim
+        self.db = self.store(sim)
+        self._effects = self.world(sim)
+        self._parts = attrs.evolve(self.parts, context=observed(self.parts.context))
+        self._deliver_menu = menu(sim.faults, _DELIVER)
+        self._swapped: list[trio.Event] = []
+        self.db_observers = (self._progressed,)
+        self._incarnation: Incarnation | None = None
+        self.worker: Node = sim.add_node("worker", self._work)
+
+    async def _work(self, incarnation: Incarnation) -> None:
+        self._incarnation = incarnation
+        incarnation.recovering = incarnation.number > 1
+        async with open_runtime(
+            stores=self.db.stores,
+            flows=self.flows(),
+            effects=self._effects,
+            clock=SimClock(self.sim),
+            chance=SimChance(incarnation.number),
+            incarnation=incarnation.name,
+            parts=self._parts,
+            projections=self.projections,
+            observers=self.db_observers,
+            snapshot_every=self.snapshot_every,
+        ) as runtime:
+            await runtime.recover_all()
+            incarnation.serve(runtime)
+            await trio.sleep_forever()
+
+    def _progressed(self, _event: Envelope) -> None:
+        if self._incarnation is not None:
+            self._incarnation.recovering = False
+
+    # ---- what a drive calls ------------------------------------------------------------------------------------------
+
+    async def start(self, flow: Flow | str, input: Json = None, *, execution_id: str) -> None:
+        """Start an execution, as a client that asks again until it is answered."""
+
+        async def call(incarnation: Incarnation) -> None:
+            await cast(Runtime, incarnation.service).start(flow, input, execution_id=execution_id)
+
+        await self.sim.request(self.worker, call)
+
+    async def deliver(
+        self, execution_id: str, on: str, payload: Json = None, *, delivery_id: str, correlation_key: str | None = None
+    ) -> None:
+        """Send a delivery, at a point `deliver:<on>:<execution>:<id>`; the network may be unkind."""
+
+        async def send() -> None:
+            async def call(incarnation: Incarnation) -> None:
+                runtime = cast(Runtime, incarnation.service)
+                await runtime.deliver(
+                    execution_id, on, payload, correlation_key=correlation_key, delivery_id=delivery_id
+                )
+
+            await self.sim.request(self.worker, call)
+
+        point, act = self.sim.enter(f"deliver:{on}:{execution_id}:{delivery_id}", self._deliver_menu)
+        await self._send(act, send)
+        self.sim.happened(point)
+
+    async def _send(self, act: str, send: Callable[[], Awaitable[None]]) -> None:
+        swapped, self._swapped = self._swapped, []
+        if act == "swapped":
+            event = trio.Event()
+            self._swapped.append(event)
+            self.sim.spawn(lambda: _after(event, send), "swapped delivery")
+        elif act == "late":
+            self.sim.spawn(lambda: _later(send), "late delivery")
+        else:
+            if act == "twice":
+                self.sim.spawn(send, "second delivery")
+            elif act == "again-later":
+                self.sim.spawn(lambda: _later(send), "second delivery, late")
+            await send()
+        for event in swapped:
+            event.set()
+
+    async def compact(self, execution_id: str) -> None:
+        """Have the worker compact an execution's log."""
+
+        async def call(incarnation: Incarnation) -> None:
+            await cast(Runtime, incarnation.service).compact(execution_id)
+
+        await self.sim.request(self.worker, call)
+
+    # ---- the end -----------------------------------------------------------------------------------------------------
+
+    def finish(self, sim: Simulation) -> None:
+        """Note how each execution stands, and whether every snapshot says what the log says."""
+        for execution_id, sequence, fault in check_folds(self.db, self._parts.fold):
+            sim.note("folded", execution_id, sequence, fault)
+        for execution_id, entry in sorted(self.db.catalogue.items()):
+            fold = self._parts.fold()
+            for envelope in _chained(self.db.history[execution_id]):
+                fold.apply(envelope)
+            gate = fold.state["gate"]
+            waiting = "" if gate is None else f"{gate['on']}/{gate['correlationKey'] or ''}"
+            deliverable = "" if gate is None else self._deliverable(execution_id, fold)
+            sim.note("final", execution_id, entry.status, str(fold.state["status"]), waiting, deliverable)
+
+    def _deliverable(self, execution_id: str, fold: FoldPass) -> str:
+        """Return the id of an accepted delivery that would pass the open gate, "" if there is none."""
+        gate = fold.state["gate"]
+        assert gate is not None
+        for delivery in self.db.mail.get(execution_id, {}).values():
+            wanted = (gate["on"], gate["correlationKey"])
+            if (delivery.on, delivery.correlation_key) == wanted and (
+                delivery.delivery_id not in fold.state["deliveries"]
+            ):
+                return delivery.delivery_id
+        due = gate["due"]
+        return "timer" if due is not None and due <= SimClock(self.sim).now_ms() else ""
+
+    def outcome(self, sim: Simulation) -> Hashable | None:
+        """Return status and output of each execution, and what the services have done for it."""
+        ends = []
+        for execution_id, entry in sorted(self.db.catalogue.items()):
+            last = self.db.history[execution_id][-1].payload
+            output = encode(last.get("output")) if entry.status == "completed" and isinstance(last, dict) else ""
+            ends.append((execution_id, entry.status, output))
+        performed = sorted({record[1:4] for record in sim.records if record[0] == "performed"})
+        return (tuple(ends), tuple(performed))
+
+
+_DELIVER: Options = (
+    ("twice", faults.DELIVERY_DUPLICATED),
+    ("again-later", faults.DELIVERY_DUPLICATED),
+    ("swapped", faults.DELIVERY_REORDERED),
+    ("late", faults.DELIVERY_DELAYED),
+)
+
+
+async def _later(send: Callable[[], Awaitable[None]]) -> None:
+    await trio.sleep(_LATE_SECONDS)
+    await send()
+
+
+async def _after(event: trio.Event, send: Callable[[], Awaitable[None]]) -> None:
+    with trio.move_on_after(_SWAP_SECONDS):
+        await event.wait()
+    await send()
+
+
+def _chained(history: Sequence[Envelope]) -> Sequence[Envelope]:
+    """Return the part of a history that is contiguous: a broken store may hold more, which `log-sound` tells."""
+    return [envelope for position, envelope in enumerate(history) if envelope.sequence == position]
+
+
+def check_folds(db: SimStore, fold_type: type[FoldPass]) -> list[tuple[str, int, str]]:
+    """Fold every log up to each snapshot that was saved: (execution, position, "" or how they differ)."""
+    checks: list[tuple[str, int, str]] = []
+    for execution_id, stored in db.saved:
+        fold = fold_type()
+        for envelope in _chained(db.history[execution_id]):
+            if envelope.sequence <= stored.sequence:
+                fold.apply(envelope)
+        snapshot = decode_snapshot(stored)
+        fault = ""
+        if encode(snapshot.state) != encode(fold.state):
+            fault = "the snapshot is not the fold of the log"
+        checks.append((execution_id, stored.sequence, fault))
+    return checks

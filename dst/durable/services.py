@@ -1,0 +1,124 @@
+"""External services: what they really did is kept in a ledger outside every log.
+
+A service deduplicates by idempotency key, as payment providers do: a second request with the same key is answered like
+the first, and is in the ledger as another attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import trio
+
+from dst.durable.faults import EFFECT_ANSWER_LOST, EFFECT_REFUSED, STEP_TIMEOUT
+from dst.faults import CRASH_AFTER, CRASH_BEFORE, HOLDING, Fault, Menu, Options, menu
+from dst.simulation import Simulation
+from kernel.definitions import Effect, EffectContext
+from kernel.errors import TypedFailure
+from kernel.jsonform import Json
+
+_ALWAYS: Options = (
+    ("crash-before", CRASH_BEFORE),
+    ("crash-after", CRASH_AFTER),
+    ("hold", HOLDING),
+    ("answer-lost", EFFECT_ANSWER_LOST),
+    ("refused", EFFECT_REFUSED),
+)
+_WITH_DEADLINE: Options = (("slow", STEP_TIMEOUT),)
+
+Answer = Callable[[Json], object]
+"""What the service answers: anything an effect may return."""
+
+Decline = tuple[Fault, type[TypedFailure]]
+
+
+class ServiceDown(Exception):
+    """The service refused: nothing was done."""
+
+
+class AnswerLost(Exception):
+    """The service did it, and its answer was lost."""
+
+
+class Service:
+    """One simulated service.  Mutable: `done` holds its answers, by operation and idempotency key."""
+
+    def __init__(self, sim: Simulation, name: str) -> None:
+        self.sim = sim
+        self.name = name
+        self.done: dict[tuple[str, str], object] = {}
+        self._accepted: set[tuple[str, str]] = set()  # done, or on the way to it
+
+    def effect(self, operation: str, answer: Answer, declines: Mapping[str, Decline] | None = None) -> Effect:
+        """Return an effect that asks this service for `operation`.
+
+        `declines` are answers of its own kind that a calm world may give: an option name, the fault it counts as, and
+        the typed failure it raises.
+        """
+        own = tuple((option, fault) for option, (fault, _) in (declines or {}).items())
+
+        async def call(context: EffectContext, input: Json) -> object:
+            options = _ALWAYS if context.deadline_seconds is None else _ALWAYS + _WITH_DEADLINE
+            if (operation, context.idempotency_key) not in self._accepted:
+                options += own  # what it has taken on already it cannot decline
+            return await self._serve(operation, context, input, answer, declines or {}, menu(self.sim.faults, options))
+
+        return call
+
+    async def _serve(
+        self,
+        operation: str,
+        context: EffectContext,
+        input: Json,
+        answer: Answer,
+        declines: Mapping[str, Decline],
+        choices: Menu,
+    ) -> object:
+        sim = self.sim
+        point, act = sim.enter(f"effect:{context.idempotency_key}", choices)
+        if act or sim.crowded():
+            await sim.approach(point, act)
+        if act == "crash-before":
+            await sim.crash(point)
+        elif act == "refused":
+            sim.happened(point)
+            raise ServiceDown(f"{self.name} is down")
+        elif act in declines:
+            sim.happened(point)
+            raise declines[act][1](input)
+        elif act == "slow":
+            assert context.deadline_seconds is not None
+            await self._serve_late(context.deadline_seconds * 1.5, operation, context, input, answer)
+            sim.happened(point)
+            return self.done[operation, context.idempotency_key]
+        self._do(operation, context, input, answer)
+        sim.happened(point)
+        if act == "crash-after":
+            await sim.crash(point)
+        elif act == "answer-lost":
+            raise AnswerLost(f"{self.name} did not answer")
+        return self.done[operation, context.idempotency_key]
+
+    def _do(self, operation: str, context: EffectContext, input: Json, answer: Answer) -> None:
+        key = (operation, context.idempotency_key)
+        self._accepted.add(key)
+        if key not in self.done:
+            self.done[key] = answer(input)
+        self.sim.note("performed", self.name, operation, context.idempotency_key, context.attempt)
+
+    async def _serve_late(
+        self, seconds: float, operation: str, context: EffectContext, input: Json, answer: Answer
+    ) -> None:
+        """Do it after `seconds`: the request is on its way, whatever becomes of the caller, who does not stop waiting
+        when it is asked to: a zombie."""
+        landed = trio.Event()
+        self._accepted.add((operation, context.idempotency_key))
+
+        async def land() -> None:
+            await trio.sleep(seconds)
+            self._do(operation, context, input, answer)
+            landed.set()
+
+        self.sim.spawn(land, f"request {operation}")
+        with trio.CancelScope(shield=True):
+            await landed.wait()

@@ -1,0 +1,67 @@
+"""Fault kinds, and the menus of what can be done at a point."""
+
+from __future__ import annotations
+
+import functools
+
+import attrs
+
+GO = "go"
+HOLD = "hold"
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Fault:
+    """One kind of fault.
+
+    `budget` is how often a strategy may use it in one run.  An `environmental` fault is one that a calm world may do
+    too, such as a declined card: a run with it is compared with calm runs that have it as well.  Compared by identity.
+    """
+
+    name: str
+    budget: int = 3
+    environmental: bool = False
+    alike: str = ""  # environmental faults of one such group may stand for each other in the comparison
+
+
+@attrs.frozen(kw_only=True)
+class Option:
+    """One thing that can be done at a point, and the fault it is; `GO` is no fault."""
+
+    name: str
+    fault: Fault | None = None
+
+
+@attrs.frozen(eq=False)
+class Menu:
+    """What can be done at the points of one kind.  Option 0 is always the calm one.  Compared by identity: make it once."""
+
+    options: tuple[Option, ...]
+    names: tuple[str, ...] = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "names", tuple(option.name for option in self.options))
+
+    def alike(self, option: Option) -> tuple[str, ...]:
+        """Return the option's name, and those of options here that may stand for it in a calm run."""
+        group = option.fault.alike if option.fault is not None else ""
+        others = [o.name for o in self.options if group and o is not option and o.fault and o.fault.alike == group]
+        return (option.name, *others)
+
+    def index(self, name: str) -> int | None:
+        """Return the index of the option of that name, or None."""
+        return self.names.index(name) if name in self.names else None
+
+
+Options = tuple[tuple[str, Fault], ...]
+
+
+@functools.cache
+def menu(allowed: tuple[Fault, ...], options: Options) -> Menu:
+    """Return the menu of those `options` whose fault is allowed, after `GO`; the same object for the same arguments."""
+    return Menu((Option(name=GO), *(Option(name=name, fault=fault) for name, fault in options if fault in allowed)))
+
+
+CRASH_BEFORE = Fault(name="crash-before")
+CRASH_AFTER = Fault(name="crash-after")
+HOLDING = Fault(name="hold", budget=6)

@@ -1,0 +1,155 @@
+"""Running one simulation of a scenario, and judging it."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Awaitable, Callable, Hashable
+from typing import TypeVar
+
+import attrs
+
+from dst import trace
+from dst.choices import Choices
+from dst.invariants import Judge, Judgement
+from dst.scenario import Scenario
+from dst.schedule import Deviation
+from dst.scheduler import Idle, Scheduler
+from dst.scheduler import run as run_scheduler
+from dst.simulation import Simulation
+from dst.trace import Record
+from dst.verdict import Ending, Verdict
+
+T = TypeVar("T")
+
+_COLLECT_EVERY = 64  # simulations between two garbage collections: never inside one
+
+
+@attrs.frozen(kw_only=True)
+class Limits:
+    """When a run is given up as inconclusive."""
+
+    steps: int = 20_000
+    virtual_seconds: int = 90 * 24 * 3600
+
+
+@attrs.frozen(kw_only=True)
+class RunResult:
+    """All that is known of one run."""
+
+    scenario: str
+    digest: str
+    ending: Ending
+    judgement: Judgement
+    deviations: tuple[Deviation, ...]
+    environment: dict[str, tuple[tuple[str, ...], ...]]  # see `Simulation.environmental_acts`
+    fired: dict[str, int]
+    marks: dict[str, int]
+    steps: int
+    operations: int
+    records: tuple[Record, ...]
+    outcome: Hashable | None
+    failures: tuple[str, ...]
+    refused: tuple[str, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of what the invariants say and how the run ended."""
+        if self.failures or self.refused:
+            return Verdict.FAIL
+        if self.ending is Ending.QUIESCENT:
+            return self.judgement.verdict
+        return max(Verdict.UNKNOWN, self.judgement.verdict)
+
+
+class Host:
+    """Runs simulations one after another in one `trio.run`.  Mutable: counts them, to collect garbage between."""
+
+    def __init__(self, scheduler: Scheduler, limits: Limits | None = None) -> None:
+        self._scheduler = scheduler
+        self._limits = limits or Limits()
+        self._count = 0
+        self._judges: dict[type[Scenario], Judge] = {}
+
+    async def run(self, scenario_type: type[Scenario], choices: Choices, *, judged: bool = True) -> RunResult:
+        """Run one simulation from beginning to end."""
+        self._count += 1
+        if self._count % _COLLECT_EVERY == 0:
+            gc.collect()
+        scheduler = self._scheduler
+        scheduler.max_steps = self._limits.steps
+        scheduler.time_limit_ns = self._limits.virtual_seconds * 1_000_000_000
+        scenario = scenario_type()
+        async with scheduler.simulation() as nursery:
+            sim = Simulation(scheduler, nursery, choices, scenario.faults)
+            ending = await _play(scenario, sim)
+            scenario.finish(sim)
+            sim.over = True
+            steps = scheduler.steps
+            outcome = scenario.outcome(sim)
+        judge = self._judges.get(scenario_type)
+        if judge is None:
+            judge = self._judges[scenario_type] = Judge(scenario.invariants)
+        return RunResult(
+            scenario=scenario.name,
+            digest=trace.digest(sim.records),
+            ending=ending,
+            judgement=judge.judge(sim.records if judged else ()),
+            deviations=tuple(sim.deviations),
+            environment=sim.environmental_acts(),
+            fired=sim.fired,
+            marks=sim.marks,
+            steps=steps,
+            operations=sim.operations,
+            records=tuple(sim.records),
+            outcome=outcome,
+            failures=tuple(sim.failures),
+            refused=tuple(str(error) for error in scheduler.refused),
+        )
+
+
+async def _play(scenario: Scenario, sim: Simulation) -> Ending:
+    """Two phases: under faults until all is quiet, then healed until all is quiet again."""
+    scenario.build(sim)
+    driven = False
+
+    async def drive() -> None:
+        nonlocal driven
+        await scenario.drive(sim)
+        driven = True
+
+    sim.spawn(drive, "drive")
+    idle = await sim.scheduler.wait_idle()
+    if idle is Idle.QUIESCENT:
+        sim.quiet = True
+        sim.note("healed")
+        scenario.heal(sim)
+        idle = await sim.scheduler.wait_idle()
+    if idle is Idle.TIME_LIMIT:
+        return Ending.OUT_OF_TIME
+    if idle is Idle.STEP_LIMIT:
+        return _spinning(sim)
+    return Ending.QUIESCENT if driven else Ending.STUCK
+
+
+def _spinning(sim: Simulation) -> Ending:
+    """Out of steps: if time has stood still over the last records, nothing will end it."""
+    recent = sim.records[-len(sim.records) // 2 :]
+    return Ending.OUT_OF_STEPS if any(record[0] == "clock" for record in recent) else Ending.LIVELOCK
+
+
+def host(body: Callable[[Host], Awaitable[T]], limits: Limits | None = None) -> T:
+    """Run `body(host)`, with the garbage collector off but for between simulations."""
+
+    async def main(scheduler: Scheduler) -> T:
+        return await body(Host(scheduler, limits))
+
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        return run_scheduler(main)
+    finally:
+        gc.unfreeze()
+        if enabled:
+            gc.enable()

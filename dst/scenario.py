@@ -1,0 +1,40 @@
+"""Scenarios: a story to be driven under faults, and what must hold of it."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Hashable, Sequence
+from typing import ClassVar
+
+from dst.faults import Fault
+from dst.invariants import Invariant
+from dst.simulation import Simulation
+
+
+class Scenario(abc.ABC):
+    """One story.  An object of it is made for each run, so that it may keep what happens in its attributes."""
+
+    name: ClassVar[str]
+    story: ClassVar[str]  # one line, for `dst list`
+    faults: ClassVar[Sequence[Fault]]
+    invariants: ClassVar[Sequence[Invariant]]
+    marks: ClassVar[Sequence[str]] = ()  # cases that a campaign must reach, or it is vacuous
+    version: ClassVar[str] = "1"
+
+    @abc.abstractmethod
+    def build(self, sim: Simulation) -> None:
+        """Make the world and start its nodes; nothing has run yet."""
+
+    @abc.abstractmethod
+    async def drive(self, sim: Simulation) -> None:
+        """Do what the outside does: start things, send messages.  Runs in the world, which never crashes."""
+
+    def heal(self, sim: Simulation) -> None:
+        """The faults have stopped: see to it that everything goes on."""
+
+    def finish(self, sim: Simulation) -> None:
+        """All is quiet: note what invariants need to know of the end, last records of the trace."""
+
+    def outcome(self, sim: Simulation) -> Hashable | None:
+        """What a faulty run must have in common with some calm run; None if this run cannot be compared."""
+        return None

@@ -1,0 +1,135 @@
+"""Shrinking: a failing schedule loses deviations while it keeps its signature."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+import attrs
+
+from dst.schedule import Deviation
+
+Fails = Callable[[tuple[Deviation, ...]], Awaitable["tuple[Deviation, ...] | None"]]
+"""Runs deviations; returns those that took place if the run fails with the wanted signature, else None."""
+
+BUDGET = 400
+
+
+@attrs.frozen(kw_only=True)
+class Shrunk:
+    """The smallest schedule found; `minimal` says that no single removal from it still fails, and that this was tried."""
+
+    deviations: tuple[Deviation, ...]
+    runs: int
+    minimal: bool
+
+
+async def shrink(
+    deviations: Sequence[Deviation],
+    fails: Fails,
+    budget: int = BUDGET,
+    progress: Callable[[int, int], None] | None = None,
+) -> Shrunk:
+    """Return a 1-minimal schedule that fails alike, or the best one found within `budget` runs.
+
+    `progress(runs, deviations)` is told after each run.
+    """
+    shrinker = _Shrinker(tuple(deviations), fails, budget, progress)
+    while True:
+        before = shrinker.best
+        await shrinker.remove_chunks()
+        await shrinker.remove_each()
+        await shrinker.move_earlier()
+        if shrinker.best == before or shrinker.spent:
+            break
+    minimal = not shrinker.spent and not await shrinker.remove_each()
+    return Shrunk(deviations=shrinker.best, runs=shrinker.runs, minimal=minimal)
+
+
+class _Shrinker:
+    """Mutable: the best schedule so far, and the runs used."""
+
+    def __init__(
+        self,
+        best: tuple[Deviation, ...],
+        fails: Fails,
+        budget: int,
+        progress: Callable[[int, int], None] | None,
+    ) -> None:
+        self.best = best
+        self.runs = 0
+        self._fails = fails
+        self._budget = budget
+        self._progress = progress
+        self._tried: set[tuple[Deviation, ...]] = {best}
+
+    @property
+    def spent(self) -> bool:
+        """Is the budget used up?"""
+        return self.runs >= self._budget
+
+    async def _try(self, candidate: tuple[Deviation, ...]) -> bool:
+        """Take the candidate if it still fails: as what took place in it, which may be less."""
+        if candidate in self._tried or self.spent:
+            return False
+        self._tried.add(candidate)
+        self.runs += 1
+        took_place = await self._fails(candidate)
+        better = took_place is not None and _size(took_place) < _size(self.best)
+        if took_place is not None and better:
+            self.best = took_place
+            self._tried.add(took_place)
+        if self._progress is not None:
+            self._progress(self.runs, len(self.best))
+        return better
+
+    async def remove_chunks(self) -> None:
+        """Delta debugging: remove ever smaller parts."""
+        size = len(self.best) // 2
+        while size >= 2:
+            start = 0
+            while start < len(self.best):
+                if not await self._try(self.best[:start] + self.best[start + size :]):
+                    start += size
+            size //= 2
+
+    async def remove_each(self) -> bool:
+        """Remove single deviations, as they stand and with later occurrences counted down; True if any could go.
+
+        Without the counting down, removing what happened the first time makes `#2` never happen, and an empty pass
+        looks like progress.
+        """
+        removed = False
+        index = 0
+        while index < len(self.best):
+            without = self.best[:index] + self.best[index + 1 :]
+            for candidate in _renumberings(without, index):
+                if await self._try(candidate):
+                    removed = True
+                    break
+            else:
+                index += 1
+        return removed
+
+    async def move_earlier(self) -> None:
+        """Have things happen at an earlier occurrence of their site."""
+        for index in range(len(self.best)):
+            if index >= len(self.best):
+                return
+            deviation = self.best[index]
+            for occurrence in range(1, deviation.occurrence):
+                earlier = attrs.evolve(deviation, at=f"{deviation.site}#{occurrence}")
+                if await self._try((*self.best[:index], earlier, *self.best[index + 1 :])):
+                    break
+
+
+def _size(deviations: tuple[Deviation, ...]) -> tuple[int, int]:
+    return len(deviations), sum(deviation.occurrence for deviation in deviations)
+
+
+def _renumberings(deviations: tuple[Deviation, ...], index: int) -> list[tuple[Deviation, ...]]:
+    """Return the schedule as it stands, and with occurrences from `index` on counted down by one."""
+    counted = tuple(
+        attrs.evolve(d, at=f"{d.site}#{d.occurrence - 1}") if i >= index and d.occurrence > 1 else d
+        for i, d in enumerate(deviations)
+    )
+    return [deviations, counted] if counted != deviations else [deviations]

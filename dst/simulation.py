@@ -1,0 +1,298 @@
+"""One simulation: points, faults, holds, nodes and the trace (the harness's core; it knows no kernel)."""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
+
+import attrs
+import trio
+
+from dst.choices import IDLE, Choices
+from dst.faults import HOLD, HOLDING, Fault, Menu, menu
+from dst.node import Incarnation, Node, NodeMain
+from dst.schedule import Deviation
+from dst.scheduler import NODE, Reaped, Scheduler
+from dst.trace import Record
+
+T = TypeVar("T")
+
+RESTART_SECONDS = 1.0
+"""Virtual time between a node's crash and the start of its next incarnation."""
+
+
+@attrs.define(kw_only=True)
+class _Hold:
+    """A task held at a point.  Mutable: `left` counts down."""
+
+    task: trio.lowlevel.Task
+    deviation: int  # its index among the run's deviations
+    until: str  # a point, IDLE, or "" while counting
+    left: int  # operations to go while counting
+
+
+class Simulation:
+    """The world of one run, as ports and scenarios see it.  Mutable: it is what happens."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        nursery: trio.Nursery,
+        choices: Choices,
+        faults: Iterable[Fault],
+    ) -> None:
+        self.scheduler = scheduler
+        self.nursery = nursery
+        self.faults = tuple(faults)
+        self.records: list[Record] = []
+        self.deviations: list[Deviation] = []
+        self.environment: list[tuple[str, int, tuple[str, ...]]] = []  # of them, what a calm world may do too
+        self.fired: dict[str, int] = {}
+        self.marks: dict[str, int] = {}
+        self.operations = 0
+        self.quiet = False  # True once the faults have stopped
+        self.over = False  # True once the trace is closed
+        self.failures: list[str] = []  # what ended by an error that nobody injected
+        self._choices = choices
+        self._counts: dict[str, int] = {}
+        self._holds: list[_Hold] = []
+        self._nodes: dict[str, Node] = {}
+        self._world = contextvars.copy_context()
+        self._task_labels: dict[trio.lowlevel.Task, str] = {}
+        self._task_menu = menu(self.faults, ((HOLD, HOLDING),))
+        scheduler.on_idle = self._on_idle
+        scheduler.on_jump = self._on_jump
+        scheduler.pick = self._pick if len(self._task_menu.options) > 1 else None
+
+    # ---- points ------------------------------------------------------------------------------------------------------
+
+    def enter(self, site: str, menu: Menu) -> tuple[str, str]:
+        """Come to a point: return its label and what is to be done there, "" for the calm way on.
+
+        A port goes: `enter`; `approach` if something is to be done or others can run; its work; `happened`; and
+        whatever follows from what was to be done.
+        """
+        if self.over:
+            raise Reaped("the simulation is over")
+        count = self._counts.get(site, 0) + 1
+        self._counts[site] = count
+        point = f"{site}#{count}"
+        if self.quiet:
+            return point, ""
+        index = self._choices.choose(site, point, menu)
+        if index == 0:
+            return point, ""
+        option = menu.options[index]
+        assert option.fault is not None
+        if self.fired.get(option.fault.name, 0) >= option.fault.budget:
+            return point, ""
+        self.count(option.fault.name)
+        self.deviations.append(Deviation(at=point, do=option.name))
+        if option.fault.environmental:
+            self.environment.append((site, count, menu.alike(option)))
+        self.records.append(("fault", point, option.name))
+        return point, option.name
+
+    def environmental_acts(self) -> dict[str, tuple[tuple[str, ...], ...]]:
+        """Return what the environment did at each site at which it did something.
+
+        For each passing of the site there are the names of what it did and of what is alike, or `("",)` for nothing.
+        """
+        acts: dict[str, list[tuple[str, ...]]] = {}
+        for site, occurrence, names in self.environment:
+            acts.setdefault(site, [("",)] * self._counts[site])[occurrence - 1] = names
+        return {site: tuple(row) for site, row in acts.items()}
+
+    def crowded(self) -> bool:
+        """Could anybody else run now?  A port that is alone need not yield."""
+        return self.scheduler.others_runnable()
+
+    async def approach(self, point: str, act: str) -> None:
+        """Let others run before the work of a point; a hold lets them run for longer."""
+        if act == HOLD:
+            await self._hold(point)
+        else:
+            await self.scheduler.yield_now()
+        if self.over:
+            raise Reaped("the simulation is over")
+
+    def happened(self, point: str) -> None:
+        """The work of a point is done: what waits for it is let go."""
+        self.operations += 1
+        if self._holds:
+            self._let_go(point)
+
+    def note(self, *record: object) -> None:
+        """Add a record to the trace."""
+        self.records.append(record)
+
+    def count(self, fault: str) -> None:
+        """Count something that fired."""
+        self.fired[fault] = self.fired.get(fault, 0) + 1
+
+    def sometimes(self, name: str, condition: bool = True) -> None:
+        """Mark that a case was reached: `sometimes("refunded", condition)`."""
+        if condition and not self.over:
+            self.marks[name] = self.marks.get(name, 0) + 1
+
+    # ---- holds -------------------------------------------------------------------------------------------------------
+
+    async def _hold(self, point: str) -> None:
+        """Keep the current task at its point until the hold ends, or until nobody else can run."""
+        self._withhold(trio.lowlevel.current_task(), point)
+        await self.scheduler.park()
+
+    def _withhold(self, task: trio.lowlevel.Task, point: str) -> None:
+        until = self._choices.hold_until(point)
+        counting = isinstance(until, int)
+        self._holds.append(
+            _Hold(
+                task=task,
+                deviation=len(self.deviations) - 1,
+                until="" if counting else str(until),
+                left=until if isinstance(until, int) else 0,
+            )
+        )
+
+    def _let_go(self, point: str) -> None:
+        """An operation has happened: end the holds that were waiting for it, or have waited for enough of them."""
+        for hold in self._holds.copy():
+            if hold.until:
+                ends = hold.until == point
+            else:
+                hold.left -= 1
+                ends = hold.left <= 0
+            if ends:
+                self._end_hold(hold, point)
+
+    def _end_hold(self, hold: _Hold, until: str) -> None:
+        self._holds.remove(hold)
+        self.deviations[hold.deviation] = attrs.evolve(self.deviations[hold.deviation], until=until)
+        self.scheduler.release(hold.task)
+
+    def _pick(self, options: list[trio.lowlevel.Task]) -> int:
+        """Choose among runnable tasks: the first that is not held back here."""
+        for index, task in enumerate(options[:-1]):
+            site = self._task_label(task)
+            point, act = self.enter(site, self._task_menu) if not self.over else ("", "")
+            if act != HOLD:
+                return index
+            self._withhold(task, point)
+            self.scheduler.hold_back(task)
+        return len(options) - 1
+
+    def _task_label(self, task: trio.lowlevel.Task) -> str:
+        """A task's path: its name under its parent's, numbered when there are several."""
+        label = self._task_labels.get(task)
+        if label is None:
+            parent = task.parent_nursery.parent_task if task.parent_nursery else None
+            above = "" if parent is None or parent is self.nursery.parent_task else self._task_label(parent) + "/"
+            base = f"task:{above.removeprefix('task:')}{task.name.rpartition('.')[2]}"
+            count = self._counts[base] = self._counts.get(base, 0) + 1
+            label = self._task_labels[task] = base if count == 1 else f"{base}({count})"
+        return label
+
+    def _on_idle(self) -> bool:
+        """Nobody can run: before time moves, the oldest hold ends."""
+        if not self._holds:
+            return False
+        self._end_hold(self._holds[0], IDLE)
+        return True
+
+    def _on_jump(self, now_ns: int) -> None:
+        if not self.over:
+            self.records.append(("clock", now_ns))
+
+    # ---- the world's own tasks ---------------------------------------------------------------------------------------
+
+    def spawn(self, function: Callable[[], Awaitable[None]], name: str) -> None:
+        """Start a task of the world; an error of it is a failure of the run."""
+        self._world.copy().run(self._start_soon, self._guarded, name, function, name)
+
+    def _start_soon(self, function: Callable[..., Awaitable[None]], name: str, *args: object) -> None:
+        self.nursery.start_soon(function, *args, name=name)
+
+    async def _guarded(self, function: Callable[[], Awaitable[None]], name: str) -> None:
+        try:
+            await function()
+        except Exception as error:
+            self._broke(name, error)
+
+    def _broke(self, name: str, error: Exception) -> None:
+        """Something ended by an error of its own, which nobody injected."""
+        if self.over:
+            raise error
+        self.failures.append(f"{name} ended by {type(error).__name__}: {error}")
+        self.records.append(("broke", name, type(error).__name__))
+
+    # ---- nodes -------------------------------------------------------------------------------------------------------
+
+    def add_node(self, name: str, main: NodeMain) -> Node:
+        """Start a node: `main(incarnation)` runs now, and again after each crash."""
+        node = self._nodes[name] = Node(name=name, main=main)
+        self._start(node)
+        return node
+
+    def _start(self, node: Node) -> None:
+        node.starts += 1
+        incarnation = node.current = Incarnation(node=node, number=node.starts)
+        self._world.copy().run(self._start_soon, self._live, incarnation.name, incarnation)
+
+    async def _live(self, incarnation: Incarnation) -> None:
+        NODE.set(incarnation.name)
+        incarnation.context = contextvars.copy_context()
+        self.records.append(("start", incarnation.name))
+        try:
+            async with trio.open_nursery() as nursery:
+                incarnation.nursery = nursery
+                await incarnation.node.main(incarnation)
+        except Exception as error:
+            self._broke(incarnation.name, error)
+
+    async def crash(self, point: str) -> None:
+        """The node that is running dies here: none of its code runs any more, its memory is lost.  Never returns."""
+        name = NODE.get()
+        assert name is not None, f"{point}: the world does not crash"
+        node = self._nodes[name.rpartition(".")[0]]
+        incarnation = node.current
+        assert incarnation is not None
+        assert incarnation.name == name
+        self.records.append(("crash", name, point))
+        if incarnation.recovering:
+            self.count("crash-in-recovery")
+        node.current = None
+        self.scheduler.freeze(name)
+        for hold in [hold for hold in self._holds if hold.task.context.get(NODE) == name]:
+            self._holds.remove(hold)
+            self.deviations[hold.deviation] = attrs.evolve(self.deviations[hold.deviation], until=IDLE)
+        incarnation.died()
+        self.spawn(lambda: self._restart(node), f"restart {node.name}")
+        await self.scheduler.hold_forever()
+
+    async def _restart(self, node: Node) -> None:
+        await trio.sleep(RESTART_SECONDS)
+        self._start(node)
+
+    async def request(self, node: Node, call: Callable[[Incarnation], Awaitable[T]]) -> T:
+        """Call a node as an outside client does, again after each crash until it answers: at least once."""
+        while True:
+            incarnation = await node.wait_up()
+            answer: list[T] = []
+            errors: list[Exception] = []
+            answered = trio.Event()
+
+            async def serve(incarnation: Incarnation = incarnation) -> None:
+                try:
+                    answer.append(await call(incarnation))  # noqa: B023  # this turn's own list
+                except Exception as error:
+                    errors.append(error)  # noqa: B023
+                answered.set()  # noqa: B023
+
+            incarnation.spawn(serve)
+            incarnation.on_death.append(answered)
+            await answered.wait()
+            if errors:
+                raise errors[0]
+            if answer:
+                return answer[0]

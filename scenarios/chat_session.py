@@ -1,0 +1,92 @@
+"""A chat session: one long-lived execution, parked on a gate between turns (ADR 0081's way to model a session).
+
+Each turn streams, patches surfaces and asks a model.  Messages arrive early, twice, late and out of order; the log is
+compacted in mid-session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, cast
+
+from dst.durable import faults, invariants
+from dst.durable.scenario import DurableScenario
+from dst.durable.services import Service
+from dst.faults import Fault
+from dst.invariants import Invariant
+from dst.simulation import Simulation
+from kernel import Context, Effect, Flow, Json, flow, step
+
+TURNS = 3
+answer = step("answer", deadline=20)
+
+
+class ChatSession(DurableScenario):
+    """One session of three turns."""
+
+    name = "chat_session"
+    story = "a session parked on a gate; messages come twice, early, late, out of order; compacted in between"
+    faults: ClassVar[Sequence[Fault]] = faults.ALL
+    invariants: ClassVar[Sequence[Invariant]] = tuple(
+        i for i in invariants.ALL if i.name not in ("compensator-once", "rollback-finished")
+    )
+    marks: ClassVar[Sequence[str]] = ("closed", "a turn fell back", "compacted", "resumed from a snapshot")
+    snapshot_every: ClassVar = 9
+
+    def flows(self) -> Sequence[Flow]:
+        """The session flow."""
+        return (chat,)
+
+    def world(self, sim: Simulation) -> Mapping[str, Effect]:
+        """One model."""
+        model = Service(sim, "model")
+        return {
+            "answer": model.effect("answer", lambda asked: {"says": ["well,", cast("dict[str, Json]", asked)["text"]]})
+        }
+
+    async def drive(self, sim: Simulation) -> None:
+        """Open the session, send what the user types, compact once."""
+        await self.start("chat", {"user": "ada"}, execution_id="chat-1")
+        for turn in range(TURNS):
+            await self.deliver("chat-1", "message", {"text": f"message {turn}"}, delivery_id=f"m{turn}")
+            if turn == 1:
+                await self.compact("chat-1")
+
+    def finish(self, sim: Simulation) -> None:
+        """Mark what was reached."""
+        super().finish(sim)
+        history = self.db.history.get("chat-1", ())
+        sim.sometimes("closed", any(e.type == "session.closed" for e in history))
+        sim.sometimes("a turn fell back", any(e.type == "turn.failed" for e in history))
+        sim.sometimes("compacted", self.db.cuts.get("chat-1", 0) > 0)
+        sim.sometimes("resumed from a snapshot", self.worker.starts > 1 and bool(self.db.snapshots))
+
+
+@flow
+async def chat(ctx: Context, input: Json) -> Json:
+    """Greet, then answer message after message."""
+    persona = await ctx.decide("persona", lambda: ("patient", 1))
+    await ctx.emit("session.opened", {"persona": persona})
+    await ctx.ui.append("timeline", "welcome")
+    said: list[Json] = []
+    for turn in range(TURNS):
+        message = cast("dict[str, Json]", await ctx.suspend("message"))
+        await ctx.ui.increment("turns")
+        await ctx.stream({"typing": True})
+        said.append(await _reply(ctx, turn, message))
+        await ctx.stream({"typing": False})
+    await ctx.emit("session.closed", {"turns": TURNS})
+    return said
+
+
+async def _reply(ctx: Context, turn: int, message: Json) -> Json:
+    try:
+        reply = cast("dict[str, Json]", await ctx.run(answer, message, key=str(turn)))
+    except Exception:  # the model is away: the session goes on
+        await ctx.emit("turn.failed", {"turn": turn})
+        await ctx.ui.append("timeline", "…")
+        return None
+    for word in cast("list[Json]", reply["says"]):
+        await ctx.stream(word)
+    await ctx.ui.append("timeline", "…")
+    return reply["says"]

@@ -1,0 +1,10 @@
+"""Broken kernels, each made by exchanging one part: the harness's own proof."""
+
+from __future__ import annotations
+
+from dst.mutant import Mutant
+from scenarios.mutants.emit import EMIT
+from scenarios.mutants.runtime import RUNTIME
+from scenarios.mutants.saga import SAGA
+
+MUTANTS: dict[str, Mutant] = {mutant.name: mutant for mutant in (*EMIT, *SAGA, *RUNTIME)}
