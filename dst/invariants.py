@@ -8,12 +8,15 @@ states of the system and of the monitors together.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import attrs
 
 from dst.trace import Record
 from dst.verdict import Verdict, Violation
+
+S = TypeVar("S", bound=Hashable)
+Key = tuple[Hashable, Hashable | None] | None
 
 
 class Broken(Exception):
@@ -25,28 +28,34 @@ class Broken(Exception):
         self.wanted = wanted
 
 
-class Invariant:
-    """One invariant.  `name` is its id, `says` one sentence in positive form, `kinds` the record kinds it is fed."""
+class Invariant(Generic[S]):
+    """One invariant, over instances with states of type `S`: immutable and hashable.
+
+    `name` is its id, `says` one sentence in positive form, `kinds` the record kinds it is fed.
+    """
 
     name: ClassVar[str]
     says: ClassVar[str]
     kinds: ClassVar[tuple[str, ...]]
-    initial: ClassVar[Hashable] = None
+    initial: S
 
-    def key(self, record: Record) -> tuple[Hashable, Hashable | None] | None:
+    def key(self, record: Record) -> Key:
         """Return (group, instance) of a record: instance None is every instance of the group; None: not concerned."""
         raise NotImplementedError
 
-    def advance(self, state: Hashable, record: Record) -> Hashable:
+    def advance(self, state: S, record: Record) -> S:
         """Return the next state.  Raises `Broken`."""
         raise NotImplementedError
 
-    def at_end(self, state: Hashable) -> None:
+    def at_end(self, state: S) -> None:
         """Judge the last state.  Raises `Broken`."""
 
-    def could_fail(self, state: Hashable) -> bool:
+    def could_fail(self, state: S) -> bool:
         """Was this instance, as it ended, one on which the invariant could have failed?"""
         return True
+
+
+AnyInvariant = Invariant[Any]
 
 
 @attrs.frozen(kw_only=True)
@@ -62,83 +71,104 @@ class Judgement:
 class Judge:
     """A fixed set of invariants, ready to judge traces."""
 
-    def __init__(self, invariants: Iterable[Invariant]) -> None:
+    def __init__(self, invariants: Iterable[AnyInvariant]) -> None:
         self.invariants = tuple(invariants)
-        self._by_kind: dict[str, list[int]] = {}
-        for index, invariant in enumerate(self.invariants):
-            for kind in invariant.kinds:
-                self._by_kind.setdefault(kind, []).append(index)
+        self._rows = [_Row(invariant) for invariant in self.invariants]
+        self._by_kind: dict[str, list[_Row]] = {}
+        for row in self._rows:
+            for kind in row.invariant.kinds:
+                self._by_kind.setdefault(kind, []).append(row)
 
     def judge(self, records: Sequence[Record]) -> Judgement:
-        """Return the judgement of a trace.  Pure."""
-        rows = [_Row(invariant) for invariant in self.invariants]
+        """Return the judgement of a trace: a function of the trace alone."""
+        for row in self._rows:
+            row.begin()
         by_kind = self._by_kind
         for at, record in enumerate(records):
-            for index in by_kind.get(record[0], ()):  # type: ignore[call-overload]  # a record begins with its kind
-                rows[index].feed(at, record)
-        for row in rows:
-            row.finish(len(records))
-        violations = sorted((v for row in rows for v in row.violations), key=lambda v: v.at)
-        crashed = tuple((row.invariant.name, row.crash) for row in rows if row.crash)
-        verdict = Verdict.FAIL if violations else Verdict.UNKNOWN if crashed else Verdict.PASS
-        return Judgement(
-            verdict=verdict,
-            violations=tuple(violations),
-            judged=tuple((row.invariant.name, row.judged) for row in rows),
-            crashed=crashed,
-        )
+            for row in by_kind.get(record[0], ()):
+                # This loop is where judging spends its time: one call for the key, one for the next state.
+                instance: Hashable = None
+                try:
+                    keyed = row.key(record)
+                    if keyed is None:
+                        continue
+                    group, instance = keyed
+                    if instance is None:
+                        row.feed_group(group, at, record)
+                        continue
+                    states = row.groups.get(group)
+                    if states is None:
+                        states = row.groups[group] = {}
+                    states[instance] = row.advance(states.get(instance, row.initial), record)
+                except Broken as broken:
+                    row.violated(instance, broken, at)
+                except Exception as error:  # a checker that crashes says UNKNOWN; the row tells how
+                    row.crashed(error, f"at record {at}")
+        return _sum_up(self._rows, len(records))
+
+
+def _sum_up(rows: Sequence[_Row], length: int) -> Judgement:
+    for row in rows:
+        row.finish(length)
+    violations = sorted((v for row in rows for v in row.violations), key=lambda v: v.at)
+    crashed = tuple((row.invariant.name, row.crash) for row in rows if row.crash)
+    return Judgement(
+        verdict=Verdict.FAIL if violations else Verdict.UNKNOWN if crashed else Verdict.PASS,
+        violations=tuple(violations),
+        judged=tuple((row.invariant.name, row.judged) for row in rows),
+        crashed=crashed,
+    )
 
 
 class _Row:
     """One invariant at work on one trace.  Mutable: the states of its instances so far."""
 
-    def __init__(self, invariant: Invariant) -> None:
+    def __init__(self, invariant: AnyInvariant) -> None:
         self.invariant = invariant
+        self.initial = invariant.initial
+        self.key = invariant.key
+        self.advance = invariant.advance
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget the last trace."""
         self.violations: list[Violation] = []
         self.judged = 0
-        self.crash = ""
-        self._groups: dict[Hashable, dict[Hashable, Hashable]] = {}
-        self._key = invariant.key
-        self._advance = invariant.advance
+        self.crash = ""  # how the checker broke, if it did
+        self.groups: dict[Hashable, dict[Hashable, Hashable]] = {}
+        self._broken: set[Hashable] = set()  # instances that are broken already: one violation for each
 
-    def feed(self, at: int, record: Record) -> None:
-        if self.crash:
-            return
-        instance: Hashable = None
-        try:
-            keyed = self._key(record)
-            if keyed is None:
-                return
-            group, wanted = keyed
-            states = self._groups.get(group)
-            if wanted is None:
-                for instance, state in (states or {}).items():
-                    states[instance] = self._advance(state, record)  # type: ignore[index]  # there is one, it was iterated
-                return
-            instance = wanted
-            if states is None:
-                states = self._groups[group] = {}
-            states[instance] = self._advance(states.get(instance, self.invariant.initial), record)
-        except Broken as broken:
-            self._violated(instance, broken, at)
-        except Exception as error:  # a checker that crashes says UNKNOWN; the row tells how
-            self.crash = f"{type(error).__name__}: {error} at record {at}"
+    def feed_group(self, group: Hashable, at: int, record: Record) -> None:
+        """Feed a record to every instance of a group."""
+        states = self.groups.get(group)
+        for instance, state in list(states.items()) if states else ():
+            try:
+                self.groups[group][instance] = self.advance(state, record)
+            except Broken as broken:
+                self.violated(instance, broken, at)
 
     def finish(self, length: int) -> None:
-        if self.crash:
-            return
-        for states in self._groups.values():
+        """Judge what every instance has come to."""
+        at_end, could_fail = self.invariant.at_end, self.invariant.could_fail
+        for states in self.groups.values():
             for instance, state in states.items():
                 try:
-                    self.judged += self.invariant.could_fail(state)
-                    self.invariant.at_end(state)
+                    self.judged += could_fail(state)
+                    at_end(state)
                 except Broken as broken:
-                    self._violated(instance, broken, length)
+                    self.violated(instance, broken, length)
                 except Exception as error:
-                    self.crash = f"{type(error).__name__}: {error} at the end"
-                    return
+                    self.crashed(error, "at the end")
 
-    def _violated(self, instance: Hashable, broken: Broken, at: int) -> None:
+    def crashed(self, error: Exception, where: str) -> None:
+        """The checker broke."""
+        self.crash = self.crash or f"{type(error).__name__}: {error} {where}"
+
+    def violated(self, instance: Hashable, broken: Broken, at: int) -> None:
+        """The invariant does not hold; an instance is told of once."""
+        if instance in self._broken:
+            return
+        self._broken.add(instance)
         key = "/".join(str(part) for part in instance) if isinstance(instance, tuple) else str(instance)
         self.violations.append(
             Violation(invariant=self.invariant.name, key=key, seen=broken.seen, wanted=broken.wanted, at=at)

@@ -28,8 +28,11 @@ class SplitMix64:
 
     def next64(self) -> int:
         """Return the next 64 bits."""
-        self._state = state = (self._state + _GOLDEN) & _MASK
-        return mix(state)
+        self._state = value = (self._state + _GOLDEN) & _MASK
+        # `mix`, written out: a run draws at every point it passes.
+        value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+        return value ^ (value >> 31)
 
     def below(self, bound: int) -> int:
         """Return a number in [0, bound), for a small `bound`."""

@@ -85,10 +85,24 @@ class Host:
             scenario.finish(sim)
             sim.over = True
             steps = scheduler.steps
-            outcome = scenario.outcome(sim)
-        judge = self._judges.get(scenario_type)
+        result = self._result(scenario_type, sim, scenario.outcome(sim), ending, steps, judged)
+        # Cut the cycles of what was a world: the collector, which runs between simulations, then has little to find.
+        vars(sim).clear()
+        vars(scenario).clear()
+        return result
+
+    def _result(
+        self,
+        scenario: type[Scenario],
+        sim: Simulation,
+        outcome: Hashable | None,
+        ending: Ending,
+        steps: int,
+        judged: bool,
+    ) -> RunResult:
+        judge = self._judges.get(scenario)
         if judge is None:
-            judge = self._judges[scenario_type] = Judge(scenario.invariants)
+            judge = self._judges[scenario] = Judge(scenario.invariants)
         return RunResult(
             scenario=scenario.name,
             digest=trace.digest(sim.records),
@@ -103,7 +117,7 @@ class Host:
             records=tuple(sim.records),
             outcome=outcome,
             failures=tuple(sim.failures),
-            refused=tuple(str(error) for error in scheduler.refused),
+            refused=tuple(str(error) for error in self._scheduler.refused),
         )
 
 

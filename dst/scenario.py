@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 from typing import ClassVar
 
 from dst.faults import Fault
-from dst.invariants import Invariant
+from dst.invariants import AnyInvariant
 from dst.simulation import Simulation
 
 
@@ -17,7 +17,7 @@ class Scenario(abc.ABC):
     name: ClassVar[str]
     story: ClassVar[str]  # one line, for `dst list`
     faults: ClassVar[Sequence[Fault]]
-    invariants: ClassVar[Sequence[Invariant]]
+    invariants: ClassVar[Sequence[AnyInvariant]]
     marks: ClassVar[Sequence[str]] = ()  # cases that a campaign must reach, or it is vacuous
     version: ClassVar[str] = "1"
 

@@ -629,6 +629,7 @@ class Scheduler:
         _take(self._ready, task)
         if task in self._queue:
             self._queue.remove(task)
+        task._abort_func = None  # trio is about to cancel the nurseries that it leaves open
         _CUT_OFF.append(task.coro)
         self._runner.task_exited(task, outcome.Value(None))
 

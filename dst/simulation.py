@@ -247,6 +247,7 @@ class Simulation:
             async with trio.open_nursery() as nursery:
                 incarnation.nursery = nursery
                 await incarnation.node.main(incarnation)
+                await trio.sleep_forever()  # a node lives until it crashes
         except Exception as error:
             self._broke(incarnation.name, error)
 

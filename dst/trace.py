@@ -9,8 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from typing import Any
 
-Record = tuple[object, ...]
+Record = tuple[Any, ...]
+"""Its kind, and fields that only those who know the kind can type."""
 
 try:
     import orjson

@@ -87,6 +87,7 @@ class Context:
         self._compensations: set[str] = set()  # their journal ids, as far as sagas of this run have taken them
         self._branch_groups: dict[str, int] = {}
         self._step_settled: dict[str, bool] = {}  # step ids used in this run; False: ended unsettled, may be used again
+        self._asked: set[str] = set()  # decision ids this run has come to
         self._deciding: dict[str, trio.Event] = {}  # deciders at work, by decision id
         self._draws: dict[str, int] = {}  # now/random/uuid calls so far, by kind and branch
 
@@ -214,6 +215,7 @@ class Context:
     async def decide(self, decision_id: str, decider: Callable[[], object | Awaitable[object]]) -> Json:
         """Return the recorded choice, or call `decider` once and record what it returns (K-FLOW-5)."""
         self.check_syscall()
+        self._asked.add(decision_id)
         while decision_id in self._deciding:
             await self._deciding[decision_id].wait()
             self.check_syscall()
@@ -268,8 +270,20 @@ class Context:
         return value
 
     async def patched(self, patch_id: str) -> bool:
-        """Return True for executions that reach this first with the patched code, for ever (K-FLOW-5)."""
-        return bool(await self.decide(f"patched:{patch_id}", lambda: True))
+        """Return True for executions that reach this first with the patched code, for ever (K-FLOW-5).
+
+        False, for ever, for one whose log shows that an earlier run has been past this place without it.
+        """
+        return bool(await self.decide(f"patched:{patch_id}", lambda: not self._is_replaying()))
+
+    def _is_replaying(self) -> bool:
+        """Does the log hold a gate, a step or a decision that this run has not come to yet?"""
+        state = self._journal.state
+        return (
+            self.rule.segment < len(state["resumes"])
+            or any(step not in self._step_settled for step in state["steps"])
+            or any(decision not in self._asked for decision in state["variables"].get("_decisions", {}))
+        )
 
     def _draw_id(self, kind: str) -> str:
         """A decision id that is a function of the flow: the branch, and how often it has drawn."""
@@ -354,7 +368,10 @@ class Context:
         """
         self.check_emit()
         check_event_type(type)
-        text = encode(payload)
+        await self.emit_text(type, encode(payload))
+
+    async def emit_text(self, type: str, text: str) -> None:
+        """Emit a payload that is encoded."""
         digest = self.rule.identity(quoted(type), text)
         ruling = self.rule.rule(digest)  # no await since the call: taken, served, stamped in one step (K-EMIT-3)
         if ruling is not Ruling.SERVED:

@@ -84,6 +84,12 @@ def quoted(text: str) -> str:
     return encode(text)
 
 
+def _quoted_once(text: str) -> str:
+    """`quoted`, for texts that will not come again: most need no escape, and a cache would only fill up."""
+    plain = text.isascii() and text.isprintable() and '"' not in text and "\\" not in text
+    return f'"{text}"' if plain else encode(text)
+
+
 def hash_of(text: str) -> str:
     """Return the hash of an envelope's canonical text (K-LOG-3)."""
     return hashlib.sha256(text.encode()).hexdigest()
@@ -101,15 +107,22 @@ def seal(
     stamp: str | None = None,
     provenance: dict[str, Json] | None = None,
 ) -> Envelope:
-    """Return the envelope of one event, chained to `previous_hash`; a stamp is inside the hash (K-LOG-3)."""
+    """Return the envelope of one event, chained to `previous_hash`; a stamp is inside the hash (K-LOG-3).
+
+    An event has a stamp or provenance, not both: what an effect emits is never stamped (K-EMIT-1).
+    """
+    assert stamp is None or provenance is None
     metadata: dict[str, Json] = {"appendId": append_id}
-    if stamp is not None:
-        metadata["flowEmit"] = stamp
     if provenance is not None:
-        metadata.update(provenance)
+        metadata_text = encode(metadata := {**metadata, **provenance})
+    elif stamp is not None:
+        metadata["flowEmit"] = stamp
+        metadata_text = f'{{"appendId":{_quoted_once(append_id)},"flowEmit":"{stamp}"}}'
+    else:
+        metadata_text = f'{{"appendId":{_quoted_once(append_id)}}}'
     # The keys stand in canonical order, and the payload is canonical already: this *is* the canonical form.
     text = (
-        f'{{"executionId":{quoted(execution_id)},"metadata":{encode(metadata)},"payload":{payload_text},'
+        f'{{"executionId":{quoted(execution_id)},"metadata":{metadata_text},"payload":{payload_text},'
         f'"previousHash":"{previous_hash}","schemaVersion":"{EVENT_SCHEMA_VERSION}","sequence":{sequence},'
         f'"timestamp":{timestamp_ms},"type":{quoted(type)}}}'
     )

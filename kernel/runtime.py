@@ -14,8 +14,8 @@ from kernel.adapters.system import SystemChance, SystemClock
 from kernel.context import TIMER
 from kernel.definitions import Effect, Flow
 from kernel.errors import (
-    ExecutionBlocked,
     CorruptLog,
+    ExecutionBlocked,
     ExecutionFailed,
     ExecutionInterrupted,
     ExecutionMismatch,
@@ -70,7 +70,8 @@ class Handle:
     async def result(self) -> Json:
         """Return the output when the execution has completed.
 
-        Raises `ExecutionFailed` if it failed or was cancelled, `ExecutionBlocked`, `ExecutionInterrupted` if this process stopped driving.
+        Raises `ExecutionFailed` if it failed or was cancelled, `ExecutionBlocked`, `ExecutionInterrupted` if this
+        process stopped driving.
         """
         return await self.runtime.wait_result(self.execution_id)
 

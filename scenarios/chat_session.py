@@ -13,7 +13,7 @@ from dst.durable import faults, invariants
 from dst.durable.scenario import DurableScenario
 from dst.durable.services import Service
 from dst.faults import Fault
-from dst.invariants import Invariant
+from dst.invariants import AnyInvariant
 from dst.simulation import Simulation
 from kernel import Context, Effect, Flow, Json, flow, step
 
@@ -27,7 +27,7 @@ class ChatSession(DurableScenario):
     name = "chat_session"
     story = "a session parked on a gate; messages come twice, early, late, out of order; compacted in between"
     faults: ClassVar[Sequence[Fault]] = faults.ALL
-    invariants: ClassVar[Sequence[Invariant]] = tuple(
+    invariants: ClassVar[Sequence[AnyInvariant]] = tuple(
         i for i in invariants.ALL if i.name not in ("compensator-once", "rollback-finished")
     )
     marks: ClassVar[Sequence[str]] = ("closed", "a turn fell back", "compacted", "resumed from a snapshot")

@@ -6,37 +6,37 @@ and `acked` for a flow's emits, `performed` for the ledger, `handed` for values,
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
-from typing import ClassVar, cast
+from collections.abc import Iterable
+from typing import Any
 
 from dst.durable.observed import EXECUTING, LIVE, UNSETTLED
-from dst.invariants import Broken, Invariant
+from dst.invariants import AnyInvariant, Broken, Invariant, Key
 from dst.trace import Record
 from kernel import events
-from kernel.events import Envelope, stamp_of
-from kernel.jsonform import Json
+from kernel.events import stamp_of
 
 _TERMINAL = tuple(sorted(events.TERMINAL_TYPES))
 _KERNEL = tuple(sorted(events.KERNEL_TYPES))
 _MARK = "#compensate:"
-Key = tuple[Hashable, Hashable | None] | None
 
 
-def _payload(record: Record) -> dict[str, Json]:
-    return cast("dict[str, Json]", cast(Envelope, record[2]).payload)
+def _payload(record: Record) -> dict[str, Any]:
+    payload: dict[str, Any] = record[2].payload
+    return payload
 
 
 def _step(record: Record) -> str:
-    return cast(str, _payload(record)["step"])
+    step: str = record[2].payload["step"]
+    return step
 
 
-class NoEmitLost(Invariant):
+class NoEmitLost(Invariant[tuple[frozenset[str], int]]):
     """ADR 0102 D2, by count: equal content is interchangeable, so concurrent branches may swap it."""
 
     name = "no-emit-lost"
     says = "every acknowledged logical emit has an event of its own"
     kinds = ("emitted", "acked", events.EXECUTION_SUSPENDED, *_TERMINAL)
-    initial: ClassVar[Hashable] = (frozenset(), 0)  # logical emits acknowledged, events
+    initial = (frozenset(), 0)  # logical emits acknowledged, events
 
     def key(self, record: Record) -> Key:
         """Keyed by emit identity; gates and ends go to all of an execution."""
@@ -44,13 +44,13 @@ class NoEmitLost(Invariant):
             return record[1], (record[1], record[2], record[3])
         return record[1], None
 
-    def advance(self, state: Hashable, record: Record) -> Hashable:
+    def advance(self, state: tuple[frozenset[str], int], record: Record) -> tuple[frozenset[str], int]:
         """Count; judge at gates and ends."""
-        acked, count = cast("tuple[frozenset[str], int]", state)
+        acked, count = state
         if record[0] == "emitted":
             return acked, count + 1
         if record[0] == "acked":
-            return acked | {cast(str, record[4])}, count
+            return acked | {record[4]}, count
         if len(acked) > count:
             raise Broken(
                 f"{len(acked)} emits of this content were acknowledged ({', '.join(sorted(acked))}), "
@@ -60,46 +60,46 @@ class NoEmitLost(Invariant):
         return state
 
 
-class EmitOnce(Invariant):
+class EmitOnce(Invariant[tuple[frozenset[str], int, bool]]):
     """ADR 0102 D2: a duplicate is allowed where the trace shows a reason."""
 
     name = "emit-once"
     says = "no emit is appended twice except where the trace shows a reason that ADR 0102 allows"
     kinds = ("emit", "emitted")
-    initial: ClassVar[Hashable] = (frozenset(), 0, False)  # logical emits called, events, may one be a duplicate later
+    initial = (frozenset(), 0, False)  # logical emits called, events, may one be a duplicate later
 
     def key(self, record: Record) -> Key:
         """Keyed by emit identity."""
         return record[1], (record[1], record[2], record[3])
 
-    def advance(self, state: Hashable, record: Record) -> Hashable:
+    def advance(self, state: tuple[frozenset[str], int, bool], record: Record) -> tuple[frozenset[str], int, bool]:
         """Compare events with calls."""
-        called, count, excused = cast("tuple[frozenset[str], int, bool]", state)
+        called, count, excused = state
         if record[0] == "emit":
-            return called | {cast(str, record[4])}, count, excused
-        facts = cast(str, record[5])
+            return called | {record[4]}, count, excused
+        facts = record[5]
         count += 1
         if count > len(called) and LIVE not in facts and not excused:
             raise Broken(
-                f"event {cast(Envelope, record[6]).sequence} is number {count} for {len(called)} logical emits "
+                f"event {record[6].sequence} is number {count} for {len(called)} logical emits "
                 f"({', '.join(sorted(called))})",
                 "one event each: no syscall of the segment was live, no earlier event was made beside an effect or "
                 "after an unsettled outcome",
             )
         return called, count, excused or EXECUTING in facts or UNSETTLED in facts
 
-    def could_fail(self, state: Hashable) -> bool:
+    def could_fail(self, state: tuple[frozenset[str], int, bool]) -> bool:
         """Something was appended."""
-        return cast("tuple[frozenset[str], int, bool]", state)[1] > 0
+        return state[1] > 0
 
 
-class StepCompletesOnce(Invariant):
+class StepCompletesOnce(Invariant[tuple[int, bool]]):
     """K-FLOW-1, K-SAGA-4."""
 
     name = "step-completes-once"
     says = "a step completes at most once, and exactly once if a flow was given its output"
     kinds = (events.STEP_COMPLETED, "handed")
-    initial: ClassVar[Hashable] = (0, False)  # completions, was its output handed out
+    initial = (0, False)  # completions, was its output handed out
 
     def key(self, record: Record) -> Key:
         """Keyed by execution and step."""
@@ -107,29 +107,29 @@ class StepCompletesOnce(Invariant):
             return (record[1], (record[1], record[3])) if record[2] == "step" else None
         return record[1], (record[1], _step(record))
 
-    def advance(self, state: Hashable, record: Record) -> Hashable:
+    def advance(self, state: tuple[int, bool], record: Record) -> tuple[int, bool]:
         """Count completions."""
-        count, handed = cast("tuple[int, bool]", state)
+        count, handed = state
         if record[0] == "handed":
             return count, True
         if count:
-            raise Broken(f"STEP_COMPLETED again, at {cast(Envelope, record[2]).sequence}", "one completion")
+            raise Broken(f"STEP_COMPLETED again, at {record[2].sequence}", "one completion")
         return count + 1, handed
 
-    def at_end(self, state: Hashable) -> None:
+    def at_end(self, state: tuple[int, bool]) -> None:
         """An output that was handed out is in the log."""
-        count, handed = cast("tuple[int, bool]", state)
+        count, handed = state
         if handed and not count:
             raise Broken("its output was handed to the flow, and no STEP_COMPLETED is in the log", "one completion")
 
 
-class EffectAccounted(Invariant):
+class EffectAccounted(Invariant[tuple[tuple[int, ...], frozenset[int]]]):
     """K-FLOW-1: `STEP_STARTED` comes before the effect."""
 
     name = "effect-accounted"
     says = "each ledger entry belongs to exactly one STEP_STARTED"
     kinds = (events.STEP_STARTED, "performed")
-    initial: ClassVar[Hashable] = ((), frozenset())  # attempts started, attempts performed
+    initial = ((), frozenset())  # attempts started, attempts performed
 
     def key(self, record: Record) -> Key:
         """Keyed by idempotency key: execution and step."""
@@ -137,12 +137,14 @@ class EffectAccounted(Invariant):
             return record[3], (record[3],)
         return (key := f"{record[1]}/{_step(record)}"), (key,)
 
-    def advance(self, state: Hashable, record: Record) -> Hashable:
+    def advance(
+        self, state: tuple[tuple[int, ...], frozenset[int]], record: Record
+    ) -> tuple[tuple[int, ...], frozenset[int]]:
         """Match attempts."""
-        started, performed = cast("tuple[tuple[int, ...], frozenset[int]]", state)
+        started, performed = state
         if record[0] != "performed":
-            return (*started, cast(int, _payload(record).get("attempt", 1))), performed
-        attempt = cast(int, record[4])
+            return (*started, _payload(record).get("attempt", 1)), performed
+        attempt = record[4]
         if started.count(attempt) != 1:
             raise Broken(
                 f"{record[1]} did {record[2]}, attempt {attempt}, which {started.count(attempt)} STEP_STARTED say",
@@ -152,9 +154,9 @@ class EffectAccounted(Invariant):
             raise Broken(f"{record[1]} did {record[2]} twice in attempt {attempt}", "once for each STEP_STARTED")
         return started, performed | {attempt}
 
-    def could_fail(self, state: Hashable) -> bool:
+    def could_fail(self, state: tuple[tuple[int, ...], frozenset[int]]) -> bool:
         """Something was performed."""
-        return bool(cast("tuple[object, frozenset[int]]", state)[1])
+        return bool(state[1])
 
 
 def _compensation(step: str) -> tuple[str, str, int] | None:
@@ -164,13 +166,13 @@ def _compensation(step: str) -> tuple[str, str, int] | None:
     return (compensator, name, int(index)) if mark and index.isdigit() else None
 
 
-class CompensatorOnce(Invariant):
+class CompensatorOnce(Invariant[tuple[frozenset[str], tuple[tuple[str, int], ...], frozenset[str]]]):
     """ADR 0041: reverse order, each once.  `owed_by` says which forward step a compensator undoes."""
 
     name = "compensator-once"
     says = "no compensator completes twice, runs unowed or out of order, or is left open under a terminal state"
     kinds = (events.STEP_STARTED, events.STEP_COMPLETED, events.STEP_FAILED, *_TERMINAL)
-    initial: ClassVar[Hashable] = (
+    initial = (
         frozenset(),
         (),
         frozenset(),
@@ -183,9 +185,11 @@ class CompensatorOnce(Invariant):
         """Keyed by execution."""
         return record[1], (record[1],)
 
-    def advance(self, state: Hashable, record: Record) -> Hashable:
+    def advance(
+        self, state: tuple[frozenset[str], tuple[tuple[str, int], ...], frozenset[str]], record: Record
+    ) -> tuple[frozenset[str], tuple[tuple[str, int], ...], frozenset[str]]:
         """Follow the rollback."""
-        done, begun, ends = cast("tuple[frozenset[str], tuple[tuple[str, int], ...], frozenset[str]]", state)
+        done, begun, ends = state
         if record[0] in _TERMINAL:
             left = [step for step, _ in begun if step not in ends]
             if left:
@@ -225,18 +229,18 @@ class CompensatorOnce(Invariant):
             )
         return (*begun, (step, index))
 
-    def could_fail(self, state: Hashable) -> bool:
+    def could_fail(self, state: tuple[frozenset[str], tuple[tuple[str, int], ...], frozenset[str]]) -> bool:
         """A rollback has begun."""
-        return bool(cast("tuple[object, tuple[object, ...], object]", state)[1])
+        return bool(state[1])
 
 
-class RollbackFinished(Invariant):
+class RollbackFinished(Invariant[tuple[frozenset[str], frozenset[tuple[str, int]], frozenset[str]]]):
     """K-SAGA-4.  `scope` names the forward steps of the saga; without it every step of the execution counts as one."""
 
     name = "rollback-finished"
     says = "a rollback that has begun is finished: all below it is undone, and no step of its scope goes on"
     kinds = (events.STEP_STARTED, events.STEP_COMPLETED, events.STEP_FAILED, *_TERMINAL)
-    initial: ClassVar[Hashable] = (
+    initial = (
         frozenset(),
         frozenset(),
         frozenset(),
@@ -249,9 +253,11 @@ class RollbackFinished(Invariant):
         """Keyed by execution."""
         return record[1], (record[1],)
 
-    def advance(self, state: Hashable, record: Record) -> Hashable:
+    def advance(
+        self, state: tuple[frozenset[str], frozenset[tuple[str, int]], frozenset[str]], record: Record
+    ) -> tuple[frozenset[str], frozenset[tuple[str, int]], frozenset[str]]:
         """Remember what had not completed when the rollback began."""
-        open_, begun, stopped = cast("tuple[frozenset[str], frozenset[tuple[str, int]], frozenset[str]]", state)
+        open_, begun, stopped = state
         if record[0] in _TERMINAL:
             self._check_all(begun, record[0])
             return state
@@ -280,27 +286,27 @@ class RollbackFinished(Invariant):
                     f"{kind} with compensation {index} begun and {index - 1} never", "all of them, to the first"
                 )
 
-    def could_fail(self, state: Hashable) -> bool:
+    def could_fail(self, state: tuple[frozenset[str], frozenset[tuple[str, int]], frozenset[str]]) -> bool:
         """A rollback has begun."""
-        return bool(cast("tuple[object, frozenset[object], object]", state)[1])
+        return bool(state[1])
 
 
-class LogSound(Invariant):
+class LogSound(Invariant[tuple[int, str]]):
     """K-LOG-1 to 3, ADR 0102 D1."""
 
     name = "log-sound"
     says = "every log is contiguous and chained, with one winner for each position and no stamp on a kernel fact"
     kinds = (*_KERNEL, "emitted", "other")
-    initial: ClassVar[Hashable] = (0, events.GENESIS_HASH)
+    initial = (0, events.GENESIS_HASH)
 
     def key(self, record: Record) -> Key:
         """Keyed by execution."""
         return record[1], (record[1],)
 
-    def advance(self, state: Hashable, record: Record) -> Hashable:
+    def advance(self, state: tuple[int, str], record: Record) -> tuple[int, str]:
         """Check position, chain and stamp."""
-        position, previous = cast("tuple[int, str]", state)
-        envelope = cast(Envelope, record[-1])
+        position, previous = state
+        envelope = record[-1]
         if envelope.sequence != position:
             raise Broken(f"{envelope.type} landed at {envelope.sequence}, the next position was {position}", "that one")
         if envelope.previous_hash != previous:
@@ -310,108 +316,111 @@ class LogSound(Invariant):
         return position + 1, envelope.hash
 
 
-class TerminalOnce(Invariant):
+class TerminalOnce(Invariant[str]):
     """K-RUN."""
 
     name = "terminal-once"
     says = "an execution ends at most once, and nothing follows its end"
     kinds = (*_KERNEL, "emitted", "other")
-    initial: ClassVar[Hashable] = ""
+    initial = ""
 
     def key(self, record: Record) -> Key:
         """Keyed by execution."""
         return record[1], (record[1],)
 
-    def advance(self, state: Hashable, record: Record) -> Hashable:
+    def advance(self, state: str, record: Record) -> str:
         """Nothing comes after an end."""
         if state:
-            raise Broken(f"{cast(Envelope, record[-1]).type} after {state}", "nothing")
+            raise Broken(f"{record[-1].type} after {state}", "nothing")
         return record[0] if record[0] in events.TERMINAL_TYPES else ""
 
-    def could_fail(self, state: Hashable) -> bool:
+    def could_fail(self, state: str) -> bool:
         """It has ended."""
         return bool(state)
 
 
-class ValueStable(Invariant):
+class ValueStable(Invariant[bool]):
     """K-LOG-4."""
 
     name = "value-stable"
     says = "what code is handed equals the decoded record, type and value, on the first run too"
     kinds = ("handed",)
+    initial = False
 
     def key(self, record: Record) -> Key:
         """Keyed by execution, kind and id."""
         return record[1], (record[1], record[2], record[3])
 
-    def advance(self, state: Hashable, record: Record) -> Hashable:
+    def advance(self, state: bool, record: Record) -> bool:
         """The harness has compared."""
         if record[4]:
             raise Broken(f"the flow was handed {record[4]}", "the decoded record")
         return True
 
 
-class FoldConsistent(Invariant):
+class FoldConsistent(Invariant[bool]):
     """K-FOLD-1, K-RUN-6."""
 
     name = "fold-consistent"
     says = "every snapshot is the fold of its log, and the catalogue says what the fold says"
     kinds = ("folded", "final")
+    initial = False
 
     def key(self, record: Record) -> Key:
         """Keyed by execution and position."""
         return record[1], (record[1], record[2] if record[0] == "folded" else "end")
 
-    def advance(self, state: Hashable, record: Record) -> Hashable:
+    def advance(self, state: bool, record: Record) -> bool:
         """The harness has folded."""
         if record[0] == "folded" and record[3]:
-            raise Broken(cast(str, record[3]), "fold(snapshot, tail) == fold(events)")
+            raise Broken(record[3], "fold(snapshot, tail) == fold(events)")
         if record[0] == "final" and record[2] != record[3]:
             raise Broken(f"the catalogue says {record[2]}, the fold {record[3]}", "the same")
         return True
 
 
-class GateOnce(Invariant):
+class GateOnce(Invariant[frozenset[str]]):
     """K-RUN-2."""
 
     name = "gate-once"
     says = "one delivery passes one gate, and one accepted for an open gate passes it"
     kinds = (events.EXECUTION_RESUMED, "final")
-    initial: ClassVar[Hashable] = frozenset()
+    initial = frozenset()
 
     def key(self, record: Record) -> Key:
         """Keyed by execution."""
         return record[1], (record[1],)
 
-    def advance(self, state: Hashable, record: Record) -> Hashable:
+    def advance(self, state: frozenset[str], record: Record) -> frozenset[str]:
         """Each delivery id once."""
-        passed = cast("frozenset[str]", state)
+        passed = state
         if record[0] == "final":
             if record[5]:
                 raise Broken(f"parked on {record[4]} with {record[5]!r} accepted", "the gate is passed")
             return state
-        delivery = cast(str, _payload(record).get("deliveryId"))
+        delivery = _payload(record).get("deliveryId")
         if delivery in passed:
             raise Broken(f"delivery {delivery!r} passed a second gate", "one")
         return passed | {delivery}
 
-    def could_fail(self, state: Hashable) -> bool:
+    def could_fail(self, state: frozenset[str]) -> bool:
         """A gate was passed."""
         return bool(state)
 
 
-class Converges(Invariant):
+class Converges(Invariant[bool]):
     """K-RUN: nothing is left idle."""
 
     name = "converges"
     says = "after the last fault every execution ends, or is parked with nothing that could resume it"
     kinds = ("final",)
+    initial = False
 
     def key(self, record: Record) -> Key:
         """Keyed by execution."""
         return record[1], (record[1],)
 
-    def advance(self, state: Hashable, record: Record) -> Hashable:
+    def advance(self, state: bool, record: Record) -> bool:
         """Running is not an end."""
         if record[3] == "running":
             raise Broken("still running, and nobody runs it", "an end, or a gate")
@@ -420,7 +429,7 @@ class Converges(Invariant):
         return True
 
 
-ALL: tuple[Invariant, ...] = (
+ALL: tuple[AnyInvariant, ...] = (
     NoEmitLost(),
     EmitOnce(),
     StepCompletesOnce(),

@@ -47,9 +47,8 @@ class Observing(Context):
 
     # ---- emits -------------------------------------------------------------------------------------------------------
 
-    async def emit(self, type: str, payload: Json = None) -> None:
+    async def emit_text(self, type: str, text: str) -> None:
         """Note the call with its logical identity, and that it was acknowledged."""
-        text = encode(payload)
         identity = f"{type}/{zlib.crc32(text.encode()):08x}"
         place = f"{self.branch_path()}@{_call_site()}"
         nth = self._passes[place, identity] = self._passes.get((place, identity), 0) + 1
@@ -69,7 +68,7 @@ class Observing(Context):
         task = trio.lowlevel.current_task()
         self._store.calls[task] = call
         try:
-            await super().emit(type, payload)
+            await super().emit_text(type, text)
         finally:
             del self._store.calls[task]
         self._records.append(("acked", self.execution_id, call.segment, identity, call.logical))

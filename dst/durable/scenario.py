@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import attrs
 import trio
@@ -17,13 +17,14 @@ from dst.prng import SplitMix64, derive
 from dst.scenario import Scenario
 from dst.simulation import Simulation
 from kernel.definitions import Effect, Flow
-from kernel.events import Envelope
+from kernel.events import EXECUTION_RESUMED, EXECUTION_SUSPENDED, Envelope
 from kernel.fold import FoldPass
+from kernel.journal import STATUS_AFTER
 from kernel.jsonform import Json, encode
 from kernel.lifecycle import decode_snapshot
 from kernel.parts import Parts
 from kernel.projections import SURFACES, Projection
-from kernel.runtime import Runtime, open_runtime
+from kernel.runtime import Runtime
 from kernel.saga import saga
 
 EPOCH_MS = 1_700_000_000_000
@@ -99,9 +100,11 @@ class DurableScenario(Scenario):
     async def _work(self, incarnation: Incarnation) -> None:
         self._incarnation = incarnation
         incarnation.recovering = incarnation.number > 1
-        async with open_runtime(
+        assert incarnation.nursery is not None
+        runtime = Runtime(
             stores=self.db.stores,
             flows=self.flows(),
+            workers=incarnation.nursery,
             effects=self._effects,
             clock=SimClock(self.sim),
             chance=SimChance(incarnation.number),
@@ -110,10 +113,9 @@ class DurableScenario(Scenario):
             projections=self.projections,
             observers=self.db_observers,
             snapshot_every=self.snapshot_every,
-        ) as runtime:
-            await runtime.recover_all()
-            incarnation.serve(runtime)
-            await trio.sleep_forever()
+        )
+        await runtime.recover_all()
+        incarnation.serve(runtime)
 
     def _progressed(self, _event: Envelope) -> None:
         if self._incarnation is not None:
@@ -178,32 +180,24 @@ class DurableScenario(Scenario):
         """Note how each execution stands, and whether every snapshot says what the log says."""
         for execution_id, sequence, fault in check_folds(self.db, self._parts.fold):
             sim.note("folded", execution_id, sequence, fault)
-        for execution_id, entry in sorted(self.db.catalogue.items()):
-            fold = self._parts.fold()
-            for envelope in _chained(self.db.history[execution_id]):
-                fold.apply(envelope)
-            gate = fold.state["gate"]
-            waiting = "" if gate is None else f"{gate['on']}/{gate['correlationKey'] or ''}"
-            deliverable = "" if gate is None else self._deliverable(execution_id, fold)
-            sim.note("final", execution_id, entry.status, str(fold.state["status"]), waiting, deliverable)
+        for execution_id, entry in sorted(self.db.rows.items()):
+            end = end_of(self.db.history[execution_id])
+            deliverable = self._deliverable(execution_id, end)
+            sim.note("final", execution_id, entry.status, end.status, end.gate, deliverable)
 
-    def _deliverable(self, execution_id: str, fold: FoldPass) -> str:
+    def _deliverable(self, execution_id: str, end: End) -> str:
         """Return the id of an accepted delivery that would pass the open gate, "" if there is none."""
-        gate = fold.state["gate"]
-        assert gate is not None
+        if end.wanted is None:
+            return ""
         for delivery in self.db.mail.get(execution_id, {}).values():
-            wanted = (gate["on"], gate["correlationKey"])
-            if (delivery.on, delivery.correlation_key) == wanted and (
-                delivery.delivery_id not in fold.state["deliveries"]
-            ):
+            if (delivery.on, delivery.correlation_key) == end.wanted and delivery.delivery_id not in end.passed:
                 return delivery.delivery_id
-        due = gate["due"]
-        return "timer" if due is not None and due <= SimClock(self.sim).now_ms() else ""
+        return "timer" if end.due_ms is not None and end.due_ms <= SimClock(self.sim).now_ms() else ""
 
     def outcome(self, sim: Simulation) -> Hashable | None:
         """Return status and output of each execution, and what the services have done for it."""
         ends = []
-        for execution_id, entry in sorted(self.db.catalogue.items()):
+        for execution_id, entry in sorted(self.db.rows.items()):
             last = self.db.history[execution_id][-1].payload
             output = encode(last.get("output")) if entry.status == "completed" and isinstance(last, dict) else ""
             ends.append((execution_id, entry.status, output))
@@ -228,6 +222,38 @@ async def _after(event: trio.Event, send: Callable[[], Awaitable[None]]) -> None
     with trio.move_on_after(_SWAP_SECONDS):
         await event.wait()
     await send()
+
+
+@attrs.frozen(kw_only=True)
+class End:
+    """How a log ends, read from its events and not from anybody's fold of them."""
+
+    status: str
+    wanted: tuple[str, str | None] | None  # what the open gate waits on
+    due_ms: int | None
+    passed: frozenset[str]  # ids of the deliveries that have passed a gate
+
+    @property
+    def gate(self) -> str:
+        """The open gate, "" if there is none."""
+        return "" if self.wanted is None else f"{self.wanted[0]}/{self.wanted[1] or ''}"
+
+
+def end_of(history: Sequence[Envelope]) -> End:
+    """Return how a log ends."""
+    status, wanted, due_ms, passed = "absent", None, None, set()
+    for envelope in history:
+        after = STATUS_AFTER.get(envelope.type)
+        if after is None:
+            continue
+        status, payload = after, cast("dict[str, Any]", envelope.payload)
+        if envelope.type == EXECUTION_SUSPENDED:
+            wanted, due_ms = (payload["on"], payload["correlationKey"]), payload["due"]
+        else:
+            wanted, due_ms = None, None
+        if envelope.type == EXECUTION_RESUMED:
+            passed.add(payload["deliveryId"])
+    return End(status=status, wanted=wanted, due_ms=due_ms, passed=frozenset(passed))
 
 
 def _chained(history: Sequence[Envelope]) -> Sequence[Envelope]:

@@ -6,6 +6,7 @@ The same object also keeps what no store tells: the whole history, truncated or 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import trio
 
@@ -20,6 +21,27 @@ from kernel.ports import CatalogueEntry, Delivery, Status, StoredSnapshot, Store
 _WRITE: Options = (("crash-before", CRASH_BEFORE), ("crash-after", CRASH_AFTER), ("hold", HOLDING))
 _APPEND: Options = (*_WRITE, ("answer-lost", APPEND_ANSWER_LOST))
 _ABOUT = ("step", "decisionId", "on")  # which payload field says what a kernel fact is about
+
+
+class _Row(NamedTuple):
+    """A catalogue entry, as cheap as can be: one is made for each append."""
+
+    flow_id: str
+    status: Status
+    head: int
+    due_ms: int | None
+    fence: int
+
+    def entry(self, execution_id: str) -> CatalogueEntry:
+        """Return it as the port has it."""
+        return CatalogueEntry(
+            execution_id=execution_id,
+            flow_id=self.flow_id,
+            status=self.status,
+            head=self.head,
+            due_ms=self.due_ms,
+            fence=self.fence,
+        )
 
 
 class EmitCall:
@@ -43,7 +65,7 @@ class SimStore:
         self.logs: dict[str, list[StoredEvent]] = {}
         self.cuts: dict[str, int] = {}  # first sequence still stored
         self.history: dict[str, list[Envelope]] = {}  # everything that was ever appended, in the order it landed
-        self.catalogue: dict[str, CatalogueEntry] = {}
+        self.rows: dict[str, _Row] = {}  # the catalogue
         self.snapshots: dict[str, StoredSnapshot] = {}
         self.saved: list[tuple[str, StoredSnapshot]] = []
         self.mail: dict[str, dict[str, Delivery]] = {}
@@ -82,13 +104,8 @@ class SimStore:
         self.check(execution_id, expected, fence)
         for envelope in batch:
             self.store(execution_id, envelope, call)
-        self.catalogue[execution_id] = CatalogueEntry(
-            execution_id=execution_id,
-            flow_id=flow_id,
-            status=status,
-            head=batch[-1].sequence,
-            due_ms=due_ms,
-            fence=max(fence, self._fence(execution_id)),
+        self.rows[execution_id] = _Row(
+            flow_id, status, batch[-1].sequence, due_ms, max(fence, self._fence(execution_id))
         )
         sim.happened(point)
         if act == "crash-after":
@@ -115,8 +132,8 @@ class SimStore:
             raise ConcurrencyConflict(f"{execution_id!r}: expected position {expected}, the next is {head}")
 
     def _fence(self, execution_id: str) -> int:
-        entry = self.catalogue.get(execution_id)
-        return 0 if entry is None else entry.fence
+        row = self.rows.get(execution_id)
+        return 0 if row is None else row.fence
 
     def store(self, execution_id: str, envelope: Envelope, call: EmitCall | None) -> None:
         """Make one event durable, and note it."""
@@ -156,29 +173,23 @@ class SimStore:
     async def claim(self, execution_id: str, owner: str) -> int:
         """Claim, at a point `claim:<execution>`."""
         point, act = await self._come_to(f"claim:{execution_id}")
-        entry = self.catalogue.get(execution_id)
-        if entry is None:
+        row = self.rows.get(execution_id)
+        if row is None:
             raise UnknownExecution(f"no execution {execution_id!r} in this store")
-        fence = entry.fence + 1
-        self.catalogue[execution_id] = CatalogueEntry(
-            execution_id=execution_id,
-            flow_id=entry.flow_id,
-            status=entry.status,
-            head=entry.head,
-            due_ms=entry.due_ms,
-            fence=fence,
-        )
+        fence = row.fence + 1
+        self.rows[execution_id] = row._replace(fence=fence)
         self.sim.note("claimed", execution_id, owner, fence)
         await self._leave(point, act)
         return fence
 
     async def entry(self, execution_id: str) -> CatalogueEntry | None:
         """Return the catalogue entry."""
-        return self.catalogue.get(execution_id)
+        row = self.rows.get(execution_id)
+        return None if row is None else row.entry(execution_id)
 
     async def entries(self, *statuses: Status) -> Sequence[CatalogueEntry]:
         """Return entries in order of id."""
-        return [e for _, e in sorted(self.catalogue.items()) if not statuses or e.status in statuses]
+        return [row.entry(i) for i, row in sorted(self.rows.items()) if not statuses or row.status in statuses]
 
     # ---- snapshots ---------------------------------------------------------------------------------------------------
 
