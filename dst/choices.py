@@ -1,6 +1,6 @@
 """Choices: every nondeterministic decision of a run is one call on one of these.
 
-Option 0 is always the calm one.  A source only proposes; the simulation applies budgets and writes down what was done.
+Option 0 is always the calm one.  The simulation does what it is told and writes it down.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ class Random:
         self._world = _Rates(on_one_in=2 + settings.below(3), fires_one_in=1 + settings.below(2), rate=rate)
         self._sites: dict[str, tuple[bool, bool]] = {}
         self._allowed: dict[Menu, tuple[list[int], list[int]]] = {}
+        self._used: dict[Fault, int] = {}
 
     def choose(self, site: str, point: str, menu: Menu) -> int:
         """Return 0 but for the sites that are on, and for those now and then one of the options that take part."""
@@ -71,8 +72,18 @@ class Random:
             allowed = self._allowed[menu] = self._split(menu)
         for is_on, rates, options in ((on[1], self._world, allowed[1]), (on[0], self._process, allowed[0])):
             if is_on and options and self._draws.next64() < rates.fire_below:
-                return options[self._draws.below(len(options))]
+                return self._within_budget(menu, options[self._draws.below(len(options))])
         return 0
+
+    def _within_budget(self, menu: Menu, index: int) -> int:
+        """Return `index`, or 0 if its fault has been used as often as it may be in one run."""
+        fault = menu.options[index].fault
+        assert fault is not None
+        used = self._used.get(fault, 0)
+        if used >= fault.budget:
+            return 0
+        self._used[fault] = used + 1
+        return index
 
     def _split(self, menu: Menu) -> tuple[list[int], list[int]]:
         """Return the indices of the options that take part: those of the process, those of the environment."""

@@ -85,8 +85,6 @@ class Simulation:
             return point, ""
         option = menu.options[index]
         assert option.fault is not None
-        if self.fired.get(option.fault.name, 0) >= option.fault.budget:
-            return point, ""
         self.count(option.fault.name)
         self.deviations.append(Deviation(at=point, do=option.name))
         if option.fault.environmental:

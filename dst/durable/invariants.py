@@ -398,7 +398,7 @@ class GateOnce(Invariant[frozenset[str]]):
             if record[5]:
                 raise Broken(f"parked on {record[4]} with {record[5]!r} accepted", "the gate is passed")
             return state
-        delivery = _payload(record).get("deliveryId")
+        delivery = _payload(record)["deliveryId"]
         if delivery in passed:
             raise Broken(f"delivery {delivery!r} passed a second gate", "one")
         return passed | {delivery}
