@@ -1,7 +1,7 @@
 """Virtual time: an integer number of nanoseconds that moves only when told to.
 
-Trio sees it as float seconds, and counts in them; ours is the nearest nanosecond.  Deadlines that differ by less (0.3 and
-0.1 + 0.2) are due together, so that which of them goes first is a choice and not a rounding error.
+Trio sees it as float seconds, and counts in them; ours is the nearest nanosecond.  Deadlines that differ by less than
+one (0.3 and 0.1 + 0.2) are due together: which of them goes first is then a choice and not a rounding error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LAST_NS = 2**63 - 1
 
 
 def due_ns(deadline: float) -> int:
-    """Return the nanosecond nearest to `deadline` (float seconds); LAST_NS + 1 for all that is after the last moment."""
+    """Return the nanosecond nearest to `deadline` (float seconds), or LAST_NS + 1 if it is after the last moment."""
     return round(deadline * NS_PER_SECOND) if deadline < LAST_NS / NS_PER_SECOND else LAST_NS + 1
 
 
@@ -35,8 +35,8 @@ class VirtualClock(trio.abc.Clock):
     def move_to(self, at_ns: int, deadline: float = 0.0) -> None:
         """Set the time to `at_ns`, and what trio sees to no less than `deadline`, which is due then.
 
-        Otherwise: 1. ten sleeps of 0.1 s sum up to a hair more than their nanoseconds, 2. trio finds the last one not yet
-        due, 3. the same jump again, for ever.  Going back is for the start of a simulation only.
+        Otherwise: 1. a sleep of 0.1 s and one of 0.2 s end a hair after 300 000 000 ns, 2. at that time trio finds the
+        second not yet due, 3. the same jump again, for ever.  Going back is for the start of a simulation only.
         """
         self.now_ns = at_ns
         self.now = max(at_ns / NS_PER_SECOND, deadline)

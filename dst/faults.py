@@ -34,7 +34,7 @@ class Option:
 
 @attrs.frozen(eq=False)
 class Menu:
-    """What can be done at the points of one kind.  Option 0 is always the calm one.  Compared by identity: make it once."""
+    """What can be done at the points of one kind; option 0 is always the calm one.  Compared by identity."""
 
     options: tuple[Option, ...]
     names: tuple[str, ...] = attrs.field(init=False)

@@ -38,6 +38,12 @@ class Invariant(Generic[S]):
     says: ClassVar[str]
     kinds: ClassVar[tuple[str, ...]]
     initial: S
+    composable: ClassVar[bool] = True
+    """Do its states compose along paths of states that behave alike?  Not if it reads positions or attempt numbers."""
+
+    def compose(self, state: S) -> S:
+        """Return a state that stands for this one in exploration: counts capped where no verdict depends on more."""
+        return state
 
     def key(self, record: Record) -> Key:
         """Return (group, instance) of a record: instance None is every instance of the group; None: not concerned."""

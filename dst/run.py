@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 from collections.abc import Awaitable, Callable, Hashable
 from typing import TypeVar
@@ -10,16 +11,18 @@ import attrs
 
 from dst import trace
 from dst.choices import Choices
+from dst.faults import Menu
 from dst.invariants import Judge, Judgement
 from dst.scenario import Scenario
 from dst.schedule import Deviation
 from dst.scheduler import Idle, Scheduler
 from dst.scheduler import run as run_scheduler
-from dst.simulation import Simulation
+from dst.simulation import Moment, Simulation
 from dst.trace import Record
 from dst.verdict import Ending, Verdict
 
 T = TypeVar("T")
+Spy = Callable[[Scenario, Simulation, str, Menu, Moment], None]
 
 _COLLECT_EVERY = 64  # simulations between two garbage collections: never inside one
 
@@ -70,8 +73,10 @@ class Host:
         self._count = 0
         self._judges: dict[type[Scenario], Judge] = {}
 
-    async def run(self, scenario_type: type[Scenario], choices: Choices, *, judged: bool = True) -> RunResult:
-        """Run one simulation from beginning to end."""
+    async def run(
+        self, scenario_type: type[Scenario], choices: Choices, *, judged: bool = True, spy: Spy | None = None
+    ) -> RunResult:
+        """Run one simulation from beginning to end; `spy` is called at each point of its calm way."""
         self._count += 1
         if self._count % _COLLECT_EVERY == 0:
             gc.collect()
@@ -81,11 +86,14 @@ class Host:
         scenario = scenario_type()
         async with scheduler.simulation() as nursery:
             sim = Simulation(scheduler, nursery, choices, scenario.faults)
+            if spy is not None:
+                sim.watch = functools.partial(spy, scenario)
             ending = await _play(scenario, sim)
             scenario.finish(sim)
             sim.over = True
-            steps = scheduler.steps
-        result = self._result(scenario_type, sim, scenario.outcome(sim), ending, steps, judged)
+            records = tuple(sim.records)  # before the dead are unwound: what they still do is no part of the run
+            outcome, steps = scenario.outcome(sim), scheduler.steps
+        result = self._result(scenario_type, sim, records, outcome, ending, steps, judged)
         # Cut the cycles of what was a world: the collector, which runs between simulations, then has little to find.
         vars(sim).clear()
         vars(scenario).clear()
@@ -95,6 +103,7 @@ class Host:
         self,
         scenario: type[Scenario],
         sim: Simulation,
+        records: tuple[Record, ...],
         outcome: Hashable | None,
         ending: Ending,
         steps: int,
@@ -105,16 +114,16 @@ class Host:
             judge = self._judges[scenario] = Judge(scenario.invariants)
         return RunResult(
             scenario=scenario.name,
-            digest=trace.digest(sim.records),
+            digest=trace.digest(records),
             ending=ending,
-            judgement=judge.judge(sim.records if judged else ()),
+            judgement=judge.judge(records if judged else ()),
             deviations=tuple(sim.deviations),
             environment=sim.environmental_acts(),
             fired=sim.fired,
             marks=sim.marks,
             steps=steps,
             operations=sim.operations,
-            records=tuple(sim.records),
+            records=records,
             outcome=outcome,
             failures=tuple(sim.failures),
             refused=tuple(str(error) for error in self._scheduler.refused),

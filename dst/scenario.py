@@ -29,11 +29,18 @@ class Scenario(abc.ABC):
     async def drive(self, sim: Simulation) -> None:
         """Do what the outside does: start things, send messages.  Runs in the world, which never crashes."""
 
-    def heal(self, sim: Simulation) -> None:
+    def heal(self, sim: Simulation) -> None:  # noqa: B027  # to be overridden where there is something to heal
         """The faults have stopped: see to it that everything goes on."""
 
-    def finish(self, sim: Simulation) -> None:
+    def finish(self, sim: Simulation) -> None:  # noqa: B027  # likewise
         """All is quiet: note what invariants need to know of the end, last records of the trace."""
+
+    def behaviour(self, sim: Simulation, cap: int) -> str:
+        """Return the digest of the durable world as its readers see it, growing counts up to `cap`; for exploration.
+
+        Equal digests must behave equally from here on, if every node crashed now.
+        """
+        raise NotImplementedError(f"{self.name} cannot be explored: it does not say what of its world can be seen")
 
     def outcome(self, sim: Simulation) -> Hashable | None:
         """What a faulty run must have in common with some calm run; None if this run cannot be compared."""

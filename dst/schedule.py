@@ -94,7 +94,7 @@ def parse(text: str, where: str) -> Schedule:
         raise BadSchedule(f"{where} is not JSON ({error}): wanted a schedule as `dst fuzz` writes it") from None
     if not isinstance(fields, dict) or "deviations" not in fields or "scenario" not in fields:
         raise BadSchedule(f"{where} is no schedule: wanted an object with `scenario` and `deviations`")
-    if fields.get("format") != FORMAT:
+    if type(fields.get("format")) is not int or fields["format"] != FORMAT:  # true is no number
         raise BadSchedule(f"{where} has format {fields.get('format')!r}, this version reads {FORMAT}")
     unknown = set(fields) - {"format", "scenario", "mutant", "seed", "versions", "deviations"}
     if unknown:
@@ -102,7 +102,7 @@ def parse(text: str, where: str) -> Schedule:
     deviations = fields["deviations"]
     if not isinstance(deviations, list) or len(deviations) > _DEVIATIONS_MAX:
         raise BadSchedule(f"{where}: `deviations` is no list of at most {_DEVIATIONS_MAX}")
-    seed, versions = fields.get("seed"), fields.get("versions") or {}
+    seed, versions = fields.get("seed"), fields.get("versions", {})
     if not isinstance(seed, int | None) or isinstance(seed, bool) or not isinstance(versions, dict):
         raise BadSchedule(f"{where}: `seed` must be an integer or null, `versions` an object")
     return Schedule(

@@ -16,7 +16,7 @@ BUDGET = 400
 
 @attrs.frozen(kw_only=True)
 class Shrunk:
-    """The smallest schedule found; `minimal` says that no single removal from it still fails, and that this was tried."""
+    """The smallest schedule found; `minimal` says that no single removal from it still fails: all were tried."""
 
     deviations: tuple[Deviation, ...]
     runs: int

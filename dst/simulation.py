@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import enum
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
@@ -32,6 +33,16 @@ class _Hold:
     left: int  # operations to go while counting
 
 
+class Moment(enum.Enum):
+    """When a watcher is called at a point: its work is about to be done, or has just been done."""
+
+    BEFORE = "before"
+    AFTER = "after"
+
+
+Watch = Callable[["Simulation", str, Menu, Moment], None]
+
+
 class Simulation:
     """The world of one run, as ports and scenarios see it.  Mutable: it is what happens."""
 
@@ -53,12 +64,17 @@ class Simulation:
         self.operations = 0
         self.quiet = False  # True once the faults have stopped
         self.over = False  # True once the trace is closed
+        self.crashes = 0
+        self.answered = 0  # requests of the world that were answered: how far its drive has come
+        self.errands: dict[str, int | None] = {}  # what the world has under way, and when it is due if that is known
+        self.watch: Watch | None = None  # told of each point on the calm way, before and after its work
         self.failures: list[str] = []  # what ended by an error that nobody injected
         self._choices = choices
         self._counts: dict[str, int] = {}
         self._holds: list[_Hold] = []
         self._nodes: dict[str, Node] = {}
         self._world = contextvars.copy_context()
+        self._menus: dict[str, Menu] = {}  # of the points under way, for the watcher
         self._task_labels: dict[trio.lowlevel.Task, str] = {}
         self._task_menu = menu(self.faults, ((HOLD, HOLDING),))
         scheduler.on_idle = self._on_idle
@@ -80,17 +96,27 @@ class Simulation:
         point = f"{site}#{count}"
         if self.quiet:
             return point, ""
+        if self.watch is not None:
+            self._menus[point] = menu
+            if not self.crowded():
+                self.watch(self, point, menu, Moment.BEFORE)
         index = self._choices.choose(site, point, menu)
         if index == 0:
             return point, ""
         option = menu.options[index]
         assert option.fault is not None
+        self._menus.pop(point, None)  # no calm way on from here: nothing to watch
         self.count(option.fault.name)
         self.deviations.append(Deviation(at=point, do=option.name))
         if option.fault.environmental:
             self.environment.append((site, count, menu.alike(option)))
         self.records.append(("fault", point, option.name))
         return point, option.name
+
+    def alike(self, option: str) -> None:
+        """Say that what the environment has just done is like `option` in a calm run: here it comes to the same."""
+        site, occurrence, names = self.environment[-1]
+        self.environment[-1] = (site, occurrence, (*names, option))
 
     def environmental_acts(self) -> dict[str, tuple[tuple[str, ...], ...]]:
         """Return what the environment did at each site at which it did something.
@@ -114,12 +140,16 @@ class Simulation:
             await self.scheduler.yield_now()
         if self.over:
             raise Reaped("the simulation is over")
+        if self.watch is not None and act == "" and point in self._menus:
+            self.watch(self, point, self._menus[point], Moment.BEFORE)
 
     def happened(self, point: str) -> None:
         """The work of a point is done: what waits for it is let go."""
         self.operations += 1
         if self._holds:
             self._let_go(point)
+        if self.watch is not None and point in self._menus:
+            self.watch(self, point, self._menus.pop(point), Moment.AFTER)
 
     def note(self, *record: object) -> None:
         """Add a record to the trace."""
@@ -204,18 +234,27 @@ class Simulation:
 
     # ---- the world's own tasks ---------------------------------------------------------------------------------------
 
-    def spawn(self, function: Callable[[], Awaitable[None]], name: str) -> None:
-        """Start a task of the world; an error of it is a failure of the run."""
-        self._world.copy().run(self._start_soon, self._guarded, name, function, name)
+    def spawn(self, function: Callable[[], Awaitable[None]], name: str, *, after_seconds: float = 0.0) -> None:
+        """Start a task of the world after some virtual time; an error of it is a failure of the run.
+
+        A `name` says what it is about: it is part of what tells two states of the world apart.
+        """
+        self._world.copy().run(self._start_soon, self._guarded, name, function, name, after_seconds)
 
     def _start_soon(self, function: Callable[..., Awaitable[None]], name: str, *args: object) -> None:
         self.nursery.start_soon(function, *args, name=name)
 
-    async def _guarded(self, function: Callable[[], Awaitable[None]], name: str) -> None:
+    async def _guarded(self, function: Callable[[], Awaitable[None]], name: str, after_seconds: float) -> None:
+        if after_seconds:
+            self.errands[name] = self.scheduler.now_ns + round(after_seconds * 1e9)
+            await trio.sleep(after_seconds)
+        self.errands[name] = None
         try:
             await function()
         except Exception as error:
             self._broke(name, error)
+        finally:
+            self.errands.pop(name, None)
 
     def _broke(self, name: str, error: Exception) -> None:
         """Something ended by an error of its own, which nobody injected."""
@@ -253,6 +292,7 @@ class Simulation:
         """The node that is running dies here: none of its code runs any more, its memory is lost.  Never returns."""
         name = NODE.get()
         assert name is not None, f"{point}: the world does not crash"
+        self.crashes += 1
         node = self._nodes[name.rpartition(".")[0]]
         incarnation = node.current
         assert incarnation is not None
@@ -266,15 +306,24 @@ class Simulation:
             self._holds.remove(hold)
             self.deviations[hold.deviation] = attrs.evolve(self.deviations[hold.deviation], until=IDLE)
         incarnation.died()
-        self.spawn(lambda: self._restart(node), f"restart {node.name}")
+        self.spawn(lambda: self._restart(node), f"restart {node.name}", after_seconds=RESTART_SECONDS)
         await self.scheduler.hold_forever()
 
     async def _restart(self, node: Node) -> None:
-        await trio.sleep(RESTART_SECONDS)
         self._start(node)
 
-    async def request(self, node: Node, call: Callable[[Incarnation], Awaitable[T]]) -> T:
+    async def request(self, node: Node, call: Callable[[Incarnation], Awaitable[T]], name: str) -> T:
         """Call a node as an outside client does, again after each crash until it answers: at least once."""
+        while name in self.errands:
+            name += "'"  # somebody asks the same thing at the same time
+        self.errands[name] = None
+        try:
+            return await self._ask(node, call)
+        finally:
+            del self.errands[name]
+            self.answered += 1
+
+    async def _ask(self, node: Node, call: Callable[[Incarnation], Awaitable[T]]) -> T:
         while True:
             incarnation = await node.wait_up()
             answer: list[T] = []

@@ -1,7 +1,7 @@
 """`crash-transparent`: a faulty run ends like some calm run.
 
-The calm runs it is compared with have the environment's own deviations, such as a declined card, and no others: no crash,
-no duplicate, no hold.  A run that crashes asks a service more often than a calm one does, so that what the environment
+The calm runs it is compared with have the environment's own deviations, such as a declined card, and no others: no
+crash, no duplicate, no hold.  A run that crashes asks a service more often than a calm one does, so that what the environment
 did to it, passing by passing, is tried with passings left out.
 """
 
@@ -23,29 +23,30 @@ SAYS = "output and ledger of a faulty run equal those of some calm run"
 _CANDIDATES_MAX = 600  # a run that could be like more calm runs than this is not compared
 
 
+Environment = tuple[tuple[str, tuple[tuple[str, ...], ...]], ...]
+
+
 class Transparency:
-    """Compares outcomes.  Mutable: remembers the calm outcomes it has seen, which are few."""
+    """Compares outcomes.  Mutable: remembers calm outcomes, which are functions of what the environment did."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
         self._calm: dict[tuple[type[Scenario], tuple[Deviation, ...]], Hashable | None] = {}
-        self._known: dict[type[Scenario], set[Hashable]] = {}
+        self._matched: set[tuple[type[Scenario], Environment, Hashable]] = set()
 
     async def check(self, scenario: type[Scenario], result: RunResult) -> tuple[bool, Violation | None]:
         """Return whether the run could be compared, and the violation if no calm run ends like it."""
         if result.outcome is None or result.ending is not Ending.QUIESCENT:
             return False, None
-        known = self._known.setdefault(scenario, set())
-        if result.outcome in known:
+        environment = tuple(sorted(result.environment.items()))
+        if (scenario, environment, result.outcome) in self._matched:
             return True, None
         candidates = _candidates(result.environment)
         if candidates is None:
             return False, None
         for candidate in candidates:
-            outcome = await self._calm_outcome(scenario, candidate)
-            if outcome is not None:
-                known.add(outcome)
-            if outcome == result.outcome:
+            if await self._calm_outcome(scenario, candidate) == result.outcome:
+                self._matched.add((scenario, environment, result.outcome))
                 return True, None
         return True, Violation(
             invariant=NAME,
@@ -64,7 +65,7 @@ class Transparency:
 
 
 def _candidates(environment: dict[str, tuple[tuple[str, ...], ...]]) -> list[tuple[Deviation, ...]] | None:
-    """Return the deviations of every calm run this run could be like, the most alike first; None if they are too many."""
+    """Return the deviations of every calm run this run could be like, most alike first; None if they are too many."""
     choices = [[_written(site, acts) for acts in _left_out(row)] for site, row in environment.items()]
     if math.prod(map(len, choices)) > _CANDIDATES_MAX:
         return None

@@ -11,7 +11,6 @@ from typing import ClassVar, cast
 
 from dst.durable import faults, invariants
 from dst.durable.scenario import DurableScenario
-from dst.durable.services import Service
 from dst.faults import Fault
 from dst.invariants import AnyInvariant
 from dst.simulation import Simulation
@@ -39,7 +38,7 @@ class ChatSession(DurableScenario):
 
     def world(self, sim: Simulation) -> Mapping[str, Effect]:
         """One model."""
-        model = Service(sim, "model")
+        model = self.service("model")
         return {
             "answer": model.effect("answer", lambda asked: {"says": ["well,", cast("dict[str, Json]", asked)["text"]]})
         }

@@ -11,7 +11,6 @@ from typing import ClassVar, cast
 
 from dst.durable import faults, invariants
 from dst.durable.scenario import DurableScenario
-from dst.durable.services import Service
 from dst.faults import HOLDING, Fault
 from dst.invariants import AnyInvariant
 from dst.simulation import Simulation
@@ -81,7 +80,7 @@ class OrderSaga(DurableScenario):
 
     def world(self, sim: Simulation) -> Mapping[str, Effect]:
         """Four services."""
-        stock, bank, carrier = Service(sim, "stock"), Service(sim, "bank"), Service(sim, "carrier")
+        stock, bank, carrier = self.service("stock"), self.service("bank"), self.service("carrier")
         declines = {"declined": (CARD_DECLINED, CardDeclined)}
         return {
             "quote": carrier.effect("quote", lambda _: {"price": 590}),

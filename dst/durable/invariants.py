@@ -1,7 +1,7 @@
 """The invariants over kernel events, ledger and calls.
 
-Record kinds they read: an event's own type for what the kernel records (`(type, execution, envelope)`), `emit`, `emitted`
-and `acked` for a flow's emits, `performed` for the ledger, `handed` for values, `run`, `folded` and `final`.
+Record kinds they read: an event's own type for what the kernel records (`(type, execution, envelope)`), `emit`,
+`emitted` and `acked` for a flow's emits, `performed` for the ledger, `handed` for values, `folded` and `final`.
 """
 
 from __future__ import annotations
@@ -38,6 +38,10 @@ class NoEmitLost(Invariant[tuple[frozenset[str], int]]):
     kinds = ("emitted", "acked", events.EXECUTION_SUSPENDED, *_TERMINAL)
     initial = (frozenset(), 0)  # logical emits acknowledged, events
 
+    def compose(self, state: tuple[frozenset[str], int]) -> tuple[frozenset[str], int]:
+        """More events than there can be logical emits are as good as that many."""
+        return state[0], min(state[1], _COUNTED)
+
     def key(self, record: Record) -> Key:
         """Keyed by emit identity; gates and ends go to all of an execution."""
         if record[0] in ("emitted", "acked"):
@@ -60,6 +64,9 @@ class NoEmitLost(Invariant[tuple[frozenset[str], int]]):
         return state
 
 
+_COUNTED = 16  # events of one content; more logical emits of it than this in one segment no scenario makes
+
+
 class EmitOnce(Invariant[tuple[frozenset[str], int, bool]]):
     """ADR 0102 D2: a duplicate is allowed where the trace shows a reason."""
 
@@ -67,6 +74,10 @@ class EmitOnce(Invariant[tuple[frozenset[str], int, bool]]):
     says = "no emit is appended twice except where the trace shows a reason that ADR 0102 allows"
     kinds = ("emit", "emitted")
     initial = (frozenset(), 0, False)  # logical emits called, events, may one be a duplicate later
+
+    def compose(self, state: tuple[frozenset[str], int, bool]) -> tuple[frozenset[str], int, bool]:
+        """Once one may be a duplicate, the count says nothing more."""
+        return (frozenset(), 0, True) if state[2] else (state[0], min(state[1], _COUNTED), False)
 
     def key(self, record: Record) -> Key:
         """Keyed by emit identity."""
@@ -128,6 +139,7 @@ class EffectAccounted(Invariant[tuple[tuple[int, ...], frozenset[int]]]):
 
     name = "effect-accounted"
     says = "each ledger entry belongs to exactly one STEP_STARTED"
+    composable = False  # attempt numbers
     kinds = (events.STEP_STARTED, "performed")
     initial = ((), frozenset())  # attempts started, attempts performed
 
@@ -296,6 +308,7 @@ class LogSound(Invariant[tuple[int, str]]):
 
     name = "log-sound"
     says = "every log is contiguous and chained, with one winner for each position and no stamp on a kernel fact"
+    composable = False  # positions and hashes
     kinds = (*_KERNEL, "emitted", "other")
     initial = (0, events.GENESIS_HASH)
 

@@ -1,8 +1,8 @@
 """What a flow does, noted as it does it: the ground truth of emits and values.
 
-`observed(context)` is that very context class with notes around its syscalls.  What it knows of a run (gates passed, live
-syscalls, effects at work, unsettled outcomes) it sees for itself; it never asks the kernel's emit rule, which may be the
-broken part.
+`observed(context)` is that very context class with notes around its syscalls.  What it knows of a run (gates passed,
+live syscalls, effects at work, unsettled outcomes) it sees for itself; it never asks the kernel's emit rule, which may
+be the broken part.
 """
 
 from __future__ import annotations

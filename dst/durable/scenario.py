@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from typing import Any, ClassVar, cast
 
 import attrs
 import trio
 
+from dst import trace
 from dst.durable import faults
+from dst.durable.behaviour import visible
 from dst.durable.observed import observed
+from dst.durable.services import Service
 from dst.durable.stores import SimStore
 from dst.faults import Fault, Options, menu
 from dst.node import Incarnation, Node
@@ -90,6 +94,7 @@ class DurableScenario(Scenario):
         """Start the worker."""
         self.sim = sim
         self.db = self.store(sim)
+        self.services: list[Service] = []
         self._effects = self.world(sim)
         self._parts = attrs.evolve(self.parts, context=observed(self.parts.context))
         self._deliver_menu = menu(sim.faults, _DELIVER)
@@ -122,6 +127,12 @@ class DurableScenario(Scenario):
         if self._incarnation is not None:
             self._incarnation.recovering = False
 
+    def service(self, name: str) -> Service:
+        """Return a new service of this world."""
+        service = Service(self.sim, name)
+        self.services.append(service)
+        return service
+
     # ---- what a drive calls ------------------------------------------------------------------------------------------
 
     async def start(self, flow: Flow | str, input: Json = None, *, execution_id: str) -> None:
@@ -130,12 +141,13 @@ class DurableScenario(Scenario):
         async def call(incarnation: Incarnation) -> None:
             await cast(Runtime, incarnation.service).start(flow, input, execution_id=execution_id)
 
-        await self.sim.request(self.worker, call)
+        await self.sim.request(self.worker, call, f"start {execution_id}")
 
     async def deliver(
         self, execution_id: str, on: str, payload: Json = None, *, delivery_id: str, correlation_key: str | None = None
     ) -> None:
         """Send a delivery, at a point `deliver:<on>:<execution>:<id>`; the network may be unkind."""
+        copies = 0
 
         async def send() -> None:
             async def call(incarnation: Incarnation) -> None:
@@ -144,25 +156,27 @@ class DurableScenario(Scenario):
                     execution_id, on, payload, correlation_key=correlation_key, delivery_id=delivery_id
                 )
 
-            await self.sim.request(self.worker, call)
+            nonlocal copies
+            copies += 1
+            await self.sim.request(self.worker, call, f"send {execution_id} {delivery_id} copy {copies}")
 
         point, act = self.sim.enter(f"deliver:{on}:{execution_id}:{delivery_id}", self._deliver_menu)
-        await self._send(act, send)
+        await self._send(act, send, f"{execution_id} {delivery_id}")
         self.sim.happened(point)
 
-    async def _send(self, act: str, send: Callable[[], Awaitable[None]]) -> None:
+    async def _send(self, act: str, send: Callable[[], Awaitable[None]], name: str) -> None:
         swapped, self._swapped = self._swapped, []
         if act == "swapped":
             event = trio.Event()
             self._swapped.append(event)
-            self.sim.spawn(lambda: _after(event, send), "swapped delivery")
+            self.sim.spawn(lambda: _after(event, send), f"swapped delivery {name}")
         elif act == "late":
-            self.sim.spawn(lambda: _later(send), "late delivery")
+            self.sim.spawn(send, f"late delivery {name}", after_seconds=_LATE_SECONDS)
         else:
             if act == "twice":
-                self.sim.spawn(send, "second delivery")
+                self.sim.spawn(send, f"second delivery {name}")
             elif act == "again-later":
-                self.sim.spawn(lambda: _later(send), "second delivery, late")
+                self.sim.spawn(send, f"second delivery {name}", after_seconds=_LATE_SECONDS)
             await send()
         for event in swapped:
             event.set()
@@ -173,7 +187,7 @@ class DurableScenario(Scenario):
         async def call(incarnation: Incarnation) -> None:
             await cast(Runtime, incarnation.service).compact(execution_id)
 
-        await self.sim.request(self.worker, call)
+        await self.sim.request(self.worker, call, f"compact {execution_id}")
 
     # ---- the end -----------------------------------------------------------------------------------------------------
 
@@ -195,6 +209,28 @@ class DurableScenario(Scenario):
                 return delivery.delivery_id
         return "timer" if end.due_ms is not None and end.due_ms <= SimClock(self.sim).now_ms() else ""
 
+    def behaviour(self, sim: Simulation, cap: int) -> str:
+        """Return the digest of all that can be seen of the durable world, each reader through its own view.
+
+        The kernel sees a log through its fold.  Out are positions, times and hashes; attempt numbers count up to `cap`.
+        """
+        now_ms = SimClock(sim).now_ms()
+        seen = [
+            [(e, visible(self.db.folded(e), now_ms, cap), self._phase(e)) for e in sorted(self.db.rows)],
+            [(e, list(box)) for e, box in sorted(self.db.mail.items()) if box],
+            [(s.name, s.visible()) for s in self.services],
+            sorted((name, -1 if due is None else due - sim.scheduler.now_ns) for name, due in sim.errands.items()),
+            sim.answered,
+        ]
+        return trace.digest([("behaviour", json.dumps(seen))])
+
+    def _phase(self, execution_id: str) -> int:
+        """How far the execution is from its next snapshot: a policy that counts is behaviour."""
+        if self.snapshot_every is None:
+            return 0
+        snapshot = self.db.snapshots.get(execution_id)
+        return self.db.rows[execution_id].head - (-1 if snapshot is None else snapshot.sequence)
+
     def outcome(self, sim: Simulation) -> Hashable | None:
         """Return status and output of each execution, and what the services have done for it."""
         ends = []
@@ -212,11 +248,6 @@ _DELIVER: Options = (
     ("swapped", faults.DELIVERY_REORDERED),
     ("late", faults.DELIVERY_DELAYED),
 )
-
-
-async def _later(send: Callable[[], Awaitable[None]]) -> None:
-    await trio.sleep(_LATE_SECONDS)
-    await send()
 
 
 async def _after(event: trio.Event, send: Callable[[], Awaitable[None]]) -> None:

@@ -49,6 +49,11 @@ class Service:
         self.done: dict[tuple[str, str], object] = {}
         self._accepted: set[tuple[str, str]] = set()  # done, or on the way to it
 
+    def visible(self) -> list[str]:
+        """Return what this service's answers depend on: the keys it has done or taken on.  Not how often: the ledger
+        belongs to the invariants."""
+        return sorted(f"{operation}:{key}:{(operation, key) in self.done}" for operation, key in self._accepted)
+
     def effect(self, operation: str, answer: Answer, declines: Mapping[str, Decline] | None = None) -> Effect:
         """Return an effect that asks this service for `operation`.
 
@@ -81,6 +86,9 @@ class Service:
         if act == "crash-before":
             await sim.crash(point)
         elif act == "refused":
+            if (operation, context.idempotency_key) in self._accepted:
+                sim.alike("answer-lost")  # an earlier attempt did it: the caller has only not been told
+                sim.alike("slow")
             sim.happened(point)
             raise ServiceDown(f"{self.name} is down")
         elif act in declines:
@@ -115,10 +123,9 @@ class Service:
         self._accepted.add((operation, context.idempotency_key))
 
         async def land() -> None:
-            await trio.sleep(seconds)
             self._do(operation, context, input, answer)
             landed.set()
 
-        self.sim.spawn(land, f"request {operation}")
+        self.sim.spawn(land, f"request {context.idempotency_key} attempt {context.attempt}", after_seconds=seconds)
         with trio.CancelScope(shield=True):
             await landed.wait()

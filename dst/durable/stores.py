@@ -15,8 +15,10 @@ from dst.faults import CRASH_AFTER, CRASH_BEFORE, HOLDING, Options, menu
 from dst.simulation import Simulation
 from kernel.errors import AppendUnknown, ConcurrencyConflict, Fenced, LogTruncated, UnknownExecution
 from kernel.events import KERNEL_TYPES, Envelope, StoredEvent
+from kernel.fold import FoldPass
 from kernel.jsonform import Json
 from kernel.ports import CatalogueEntry, Delivery, Status, StoredSnapshot, Stores
+from kernel.state import FlowState
 
 _WRITE: Options = (("crash-before", CRASH_BEFORE), ("crash-after", CRASH_AFTER), ("hold", HOLDING))
 _APPEND: Options = (*_WRITE, ("answer-lost", APPEND_ANSWER_LOST))
@@ -72,6 +74,7 @@ class SimStore:
         self.outputs: dict[tuple[str, str], Json] = {}  # recorded step outputs, failures and choices, as decoded
         self.calls: dict[trio.lowlevel.Task, EmitCall] = {}
         self.runs: dict[str, int] = {}
+        self._folds: dict[str, FoldPass] = {}
         self._append_menu = menu(sim.faults, _APPEND)
         self._write_menu = menu(sim.faults, _WRITE)
 
@@ -79,6 +82,13 @@ class SimStore:
     def stores(self) -> Stores:
         """This object in all its parts."""
         return Stores(events=self, snapshots=self, mailbox=self)
+
+    def folded(self, execution_id: str) -> FlowState:
+        """Return the fold of an execution's whole history; to be read, not kept."""
+        fold = self._folds.setdefault(execution_id, FoldPass())
+        for envelope in self.history[execution_id][fold.state["lastSequence"] + 1 :]:
+            fold.apply(envelope)
+        return fold.state
 
     # ---- events ------------------------------------------------------------------------------------------------------
 

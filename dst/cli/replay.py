@@ -1,0 +1,210 @@
+"""`dst replay`: a failure that was found, again."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import click
+
+from dst.campaign import choices_of
+from dst.choices import Written
+from dst.cli import command_line
+from dst.cli.run import read_seed
+from dst.cli.scope import Scope, everywhere, scope, setting
+from dst.cli.single import Story, as_json, build, chosen_faults, exit_code, failure_of, lines, look_at
+from dst.errors import WrongUsage, unknown
+from dst.executors.tally import ALL_HELD, WRONG_USAGE
+from dst.home import read_schedule
+from dst.records import ID, FailureRecord
+from dst.replaying import Looked, missed
+from dst.run import Limits
+from dst.schedule import Deviation, Schedule
+from dst.sentences import sentence
+from reports.summary import Line, Style, line
+
+
+@attrs.frozen(kw_only=True)
+class Source:
+    """A schedule and where it is from."""
+
+    schedule: Schedule
+    id: str = ""  # if it is kept in the .dst folder
+    path: Path | None = None
+    recorded: FailureRecord | None = None
+
+
+@click.command(short_help="Run a failure that was found again.")
+@click.argument("target", metavar="ID|FILE|SCENARIO")
+@click.option("--seed", metavar="N", help="Run SCENARIO as this run seed draws it.")
+@click.option("--scenario", metavar="PKG.MOD:CLASS", help="Your own scenario that the schedule is of.")
+@click.option("--mutant", metavar="NAME", help="With --seed: over this broken kernel.")
+@setting("faults", metavar="A,B", help="With --seed: only these kinds of faults.")
+@setting("fault-rate", metavar="SHARE", help="With --seed: how often a site that is on fires.")
+@setting("max-steps", metavar="N", help=f"Steps after which the run is inconclusive. Default: {Limits().steps}.")
+@click.option("--lenient", is_flag=True, help="Go on calmly where a deviation does not find its point, and say which.")
+@everywhere
+def replay(
+    target: str, seed: str | None, scenario: str | None, mutant: str | None, lenient: bool, **values: Any
+) -> int:
+    """Replay a failure by its ID, a schedule FILE, or SCENARIO with --seed.
+
+    Exit code 1 if the invariant fails, 0 if it holds now (a failure kept in .dst is then dropped), 2 if a deviation of
+    the schedule does not find its point any more.
+
+    \b
+    Examples:
+      dst replay K7Q2MD
+      dst replay tests/regressions/lost-emit.json
+      dst replay order_saga --seed 224 --mutant emit-ordinal
+    """
+    around = scope(values, scenarios=(scenario,) if scenario else ())
+    if seed is not None:
+        return _replay_seed(around, target, seed, mutant)
+    if mutant is not None:
+        raise WrongUsage("--mutant goes with --seed: a schedule file names its mutant itself")
+    return _Replay(around, find_source(around, target), target, scenario, lenient).run()
+
+
+def find_source(around: Scope, target: str) -> Source:
+    """Return the schedule that a person means.  Raises `WrongUsage`, `BadSchedule`."""
+    if ID.fullmatch(target.upper()) and target.upper() in around.home.failures():
+        id = target.upper()
+        return Source(schedule=around.home.schedule(id), id=id, recorded=around.home.failure(id))
+    if _is_file(target):
+        return Source(schedule=read_schedule(Path(target)), path=Path(target))
+    if target in around.known.scenarios or ":" in target:
+        raise WrongUsage(f"{target} is a scenario: say which run of it with --seed N, or see `dst run {target}`")
+    if ID.fullmatch(target.upper()):
+        return Source(schedule=around.home.schedule(target.upper()))  # raises, and says which there are
+    kept = around.home.failures()
+    more = f"kept failures: {', '.join(kept)}" if kept else f"no failure is kept in {around.home.path}/failures"
+    raise unknown("id, file or scenario", target, around.known.scenarios, more)
+
+
+def _is_file(target: str) -> bool:
+    try:
+        return Path(target).is_file()
+    except OSError:  # too long for a name, for one
+        return False
+
+
+def schedule_story(around: Scope, source: Source, command: str) -> Story:
+    """Return what a schedule stands for.  Raises `WrongUsage`: what it names is looked up, never imported."""
+    schedule = source.schedule
+    if schedule.scenario not in around.known.scenarios:
+        raise unknown(
+            "scenario",
+            schedule.scenario,
+            around.known.scenarios,
+            "the schedule is of one of your own?  --scenario package.module:Class",
+        )
+    cls = build(around, schedule.scenario, schedule.mutant)
+    return Story(
+        scenario=cls,
+        mutant=schedule.mutant,
+        seed=schedule.seed,
+        choices=lambda: Written(schedule.deviations),
+        command=command,
+    )
+
+
+def _replay_seed(around: Scope, name: str, seed: str, mutant: str | None) -> int:
+    number = read_seed(seed)
+    assert number is not None
+    cls = build(around, name, mutant)
+    faults, rate = chosen_faults(around, cls)
+    words = ["dst", "replay", name, "--seed", str(number), *(["--mutant", mutant] if mutant else [])]
+    words += ["--faults", ",".join(sorted(faults))] if faults else []
+    words += ["--fault-rate", str(rate)] if rate is not None else []
+    story = Story(
+        scenario=cls,
+        mutant=mutant,
+        seed=number,
+        choices=lambda: choices_of(cls, number, faults, rate),
+        command=shlex.join(words),
+    )
+    looked = look_at(around, story)
+    if around.json:
+        around.answer({**as_json(story, looked), "replay": story.command})
+    else:
+        around.show(lines(story, looked))
+    return exit_code(looked)
+
+
+class _Replay:
+    """One replay of a schedule."""
+
+    def __init__(self, around: Scope, source: Source, target: str, scenario: str | None, lenient: bool) -> None:
+        self._around = around
+        self._source = source
+        self._lenient = lenient
+        command = command_line.replay_id(target, scenario, around.home_flag)
+        self._story = schedule_story(around, source, f"{command} --lenient" if lenient else command)
+
+    def run(self) -> int:
+        """Run it, say what it came to, return the exit code."""
+        looked = look_at(self._around, self._story)
+        lost = missed(self._source.schedule.deviations, looked)
+        code = exit_code(looked) if self._lenient or not lost else WRONG_USAGE
+        healed = code == ALL_HELD and not lost
+        if self._around.json:
+            self._around.answer(self._answer(looked, lost, code, healed))
+        else:
+            self._around.show(self._lines(looked, lost, code, healed))
+        if healed and self._source.id:
+            self._around.home.heal(self._source.id)
+        return code
+
+    def _answer(self, looked: Looked, lost: list[tuple[Deviation, str]], code: int, healed: bool) -> dict[str, object]:
+        return {
+            **as_json(self._story, looked),
+            "id": self._source.id or None,
+            "missed": [{"at": d.at, "do": d.do, "until": d.until, "why": why} for d, why in lost],
+            "strict": not self._lenient,
+            "healed": healed,
+            "recorded_digest": self._source.recorded.digest if self._source.recorded else None,
+            "replay": self._story.command,
+            "exit_code": code,
+        }
+
+    def _lines(self, looked: Looked, lost: list[tuple[Deviation, str]], code: int, healed: bool) -> Iterator[Line]:
+        schedule, name = self._source.schedule, self._source.id or str(self._source.path)
+        if lost:
+            count = f"{len(lost)} of {len(schedule.deviations)}"
+            yield line(f"{count} deviations of the schedule did not take place:", Style.DOUBT)
+            for deviation, why in lost:
+                yield line(f"  - {sentence(deviation)}")
+                yield line(f"    {deviation.do} at {deviation.at}: {why}")
+        if code == WRONG_USAGE:
+            yield line(f"STALE  {name}: the code has changed since it was written, so that it says nothing", Style.BAD)
+            yield line(f"Go on calmly there:  {self._story.command} --lenient", Style.HEAD)
+            return
+        yield from self._versions(schedule)
+        yield from lines(self._story, looked)
+        yield from self._compared(looked)
+        if healed:
+            dropped = f"; {name} is dropped from {self._around.home.path}/failures" if self._source.id else ""
+            yield line(f"{name} does not fail any more{dropped}", Style.GOOD)
+        elif code == ALL_HELD:
+            yield line(f"{name} does not fail any more, without what did not take place", Style.DOUBT)
+
+    def _versions(self, schedule: Schedule) -> Iterator[Line]:
+        written = dict(schedule.versions).get("scenario", "")
+        if written and written != self._story.scenario.version:
+            now = self._story.scenario.version
+            yield line(f"written for version {written} of the scenario, this is {now}", Style.DOUBT)
+
+    def _compared(self, looked: Looked) -> Iterator[Line]:
+        """Yield how this run differs from what was recorded, if it does."""
+        recorded, found = self._source.recorded, failure_of(self._story, looked)
+        if recorded is None or found is None:
+            return
+        if found.id != recorded.id:
+            yield line(f"another failure than recorded: that was {recorded.invariant}, {recorded.seen}", Style.DOUBT)
+        elif found.digest != recorded.digest:
+            changed = f"the run differs from the recorded one, digest {recorded.digest[:8]}…: the code has changed"
+            yield line(changed, Style.FAINT)

@@ -1,0 +1,68 @@
+"""A failure as it is stored: the core's own objects turned into a record, once, where the trace is at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dst.lookup import says
+from dst.reading import moment
+from dst.records import DeviationRecord, FailureRecord
+from dst.run import RunResult
+from dst.scenario import Scenario
+from dst.schedule import Deviation, Schedule
+from dst.sentences import sentences
+from dst.signature import Signature
+from dst.verdict import Violation
+
+
+def describe(
+    scenario: type[Scenario],
+    result: RunResult,
+    violation: Violation,
+    signature: Signature,
+    *,
+    seed: int | None,
+    deviations: Sequence[Deviation],
+    found_with: int,
+    minimal: bool,
+    shrunk: bool | None,
+    replays: bool,
+    replay: str,
+) -> FailureRecord:
+    """Return the record of a failure, in the words of the run that shows it."""
+    seen_at = moment(result.records, violation.at)
+    return FailureRecord(
+        id=signature.id,
+        signature=signature.text,
+        invariant=violation.invariant,
+        says=says(scenario, violation.invariant),
+        scenario=scenario.name,
+        mutant=signature.mutant,
+        seed=seed,
+        key=violation.key,
+        record=violation.at,
+        during=seen_at.says,
+        when_ns=seen_at.when_ns,
+        seen=violation.seen,
+        wanted=violation.wanted,
+        deviations=tuple(DeviationRecord(at=d.at, do=d.do, until=d.until) for d in deviations),
+        sentences=sentences(deviations, result.records),
+        found_with=found_with,
+        choices=result.operations,
+        minimal=minimal,
+        shrunk=shrunk,
+        digest=result.digest,
+        replays=replays,
+        replay=replay,
+    )
+
+
+def schedule_of(failure: FailureRecord, version: str) -> Schedule:
+    """Return the schedule file's content for a recorded failure."""
+    return Schedule(
+        scenario=failure.scenario,
+        mutant=failure.mutant,
+        seed=failure.seed,
+        deviations=tuple(Deviation(at=d.at, do=d.do, until=d.until) for d in failure.deviations),
+        versions=(("scenario", version),),
+    )

@@ -1,0 +1,80 @@
+"""One run looked at closely: what it came to, twice, and which of the deviations asked for did not take place."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+import attrs
+
+from dst.campaign import run_one
+from dst.choices import IDLE, Choices
+from dst.faults import HOLD, Menu
+from dst.run import Host, RunResult
+from dst.scenario import Scenario
+from dst.schedule import Deviation
+from dst.sentences import happening
+from dst.signature import inconclusive
+from dst.transparency import Transparency
+from dst.verdict import Violation
+
+
+class Noting:
+    """Choices that note which points there were.  Mutable: the notes of one run."""
+
+    def __init__(self, choices: Choices) -> None:
+        self._choices = choices
+        self.points: dict[str, Menu] = {}
+
+    def choose(self, site: str, point: str, menu: Menu) -> int:
+        """Pass it on."""
+        self.points[point] = menu
+        return self._choices.choose(site, point, menu)
+
+    def hold_until(self, point: str) -> str | int:
+        """Pass it on."""
+        return self._choices.hold_until(point)
+
+
+@attrs.frozen(kw_only=True)
+class Looked:
+    """What one run, and the same run again, came to."""
+
+    result: RunResult
+    violation: Violation | None
+    why: str  # it says nothing
+    again: RunResult
+    points: dict[str, Menu]
+
+    @property
+    def same(self) -> bool:
+        """Did both runs come to the same digest?"""
+        return self.result.digest == self.again.digest
+
+
+async def look(host: Host, scenario: type[Scenario], choices: Choices, again: Choices) -> Looked:
+    """Run twice, with choices that say the same, and judge the first."""
+    noting = Noting(choices)
+    result, violation = await run_one(host, Transparency(host), scenario, noting)  # type: ignore[arg-type]
+    second = await host.run(scenario, again)
+    return Looked(result=result, violation=violation, why=inconclusive(result), again=second, points=noting.points)
+
+
+def missed(wanted: Sequence[Deviation], looked: Looked) -> list[tuple[Deviation, str]]:
+    """Return the deviations of a schedule that did not take place as written, and why."""
+    happened = {deviation.at: deviation for deviation in looked.result.deviations}
+    return [(d, why) for d in wanted if (why := _why_missed(d, happened.get(d.at), looked))]
+
+
+def _why_missed(wanted: Deviation, happened: Deviation | None, looked: Looked) -> str:
+    menu = looked.points.get(wanted.at)
+    if menu is None:
+        near = difflib.get_close_matches(wanted.at, looked.points, n=1, cutoff=0.6)
+        return f"the run never came to this point{f'; the nearest is {near[0]}' if near else ''}"
+    if menu.index(wanted.do) is None:
+        return f"{wanted.do!r} cannot be done there: wanted one of {', '.join(menu.names)}"
+    if happened is None:
+        return "it had happened as often as its budget allows, or the faults had stopped"
+    if wanted.do == HOLD and happened.until != wanted.until and wanted.until != IDLE:
+        return f"the hold ended when {happening(happened.until)}"
+    return ""

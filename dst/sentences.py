@@ -1,0 +1,214 @@
+"""Deviations in plain sentences: "crash worker-1 after it appended STEP_COMPLETED charge of order-1".
+
+Labels are read by their first word, each kind by one small function; one that nobody knows is left as it stands.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from dst.schedule import Deviation
+from dst.trace import Record
+
+_APPEND = re.compile(r"(?P<execution>.+?):(?P<type>[A-Z][A-Z0-9_]*)(?::(?P<about>.*))?", re.DOTALL)
+_EMIT = re.compile(r"(?P<execution>.+?):(?P<segment>\d+)/(?P<type>.+)/[0-9a-f]+", re.DOTALL)
+_TIMES = {2: "second", 3: "third", 4: "fourth", 5: "fifth"}
+
+
+@attrs.frozen
+class _Act:
+    """What is done at a point, in the forms that sentences need."""
+
+    thing: str  # "STEP_COMPLETED charge of order-1"
+    before: str  # crash worker-1 before ... "it appends STEP_COMPLETED charge of order-1"
+    after: str  # crash worker-1 after ... "it appended STEP_COMPLETED charge of order-1"
+    happens: str  # hold ... until "STEP_COMPLETED charge of order-1 is appended"
+    held: str  # hold ... "the append of STEP_COMPLETED charge of order-1"
+
+
+def sentence(deviation: Deviation, node: str = "") -> str:
+    """Return the deviation in words; `node` is who died of it, as in "worker.1"."""
+    kind, _, rest = deviation.site.partition(":")
+    who = said_node(node) if node else "the worker"
+    act = _act(kind, rest)
+    if act is None or not rest:
+        return _plain(deviation)
+    again = nth(deviation.occurrence)
+    match deviation.do:
+        case "crash-before":
+            return f"crash {who} before {act.before}{again}"
+        case "crash-after":
+            return f"crash {who} after {act.after}{again}"
+        case "hold":
+            return f"hold {act.held}{again} until {happening(deviation.until)}"
+        case _:
+            said = _other(kind, deviation.do, act)
+            return f"{said}{again}" if said else _plain(deviation)
+
+
+def sentences(deviations: Sequence[Deviation], records: Sequence[Record] = ()) -> tuple[str, ...]:
+    """Return each deviation in words; the trace of the run tells who crashed where."""
+    crashed = crashes(records)
+    return tuple(sentence(deviation, crashed.get(deviation.at, "")) for deviation in deviations)
+
+
+def crashes(records: Sequence[Record]) -> Mapping[str, str]:
+    """Return who crashed at which point."""
+    return {str(record[2]): str(record[1]) for record in records if record[0] == "crash" and len(record) > 2}
+
+
+def happening(point: str) -> str:
+    """Return what a hold waits for, in words."""
+    if point in ("idle", ""):
+        return "nothing else can run"
+    at = Deviation(at=point, do="")
+    kind, _, rest = at.site.partition(":")
+    act = _act(kind, rest)
+    return f"{point} has happened" if act is None or not rest else f"{act.happens}{nth(at.occurrence)}"
+
+
+def point(label: str) -> str:
+    """Return a point in words: what is done there."""
+    at = Deviation(at=label, do="")
+    kind, _, rest = at.site.partition(":")
+    act = _act(kind, rest)
+    return label if act is None or not rest else f"{act.thing}{nth(at.occurrence)}"
+
+
+def said_node(incarnation: str) -> str:
+    """Return an incarnation as it is said: "worker.1" is worker-1."""
+    name, dot, number = incarnation.rpartition(".")
+    return f"{name}-{number}" if dot else incarnation
+
+
+def nth(occurrence: int) -> str:
+    """Return "" for the first time, " for the second time" and so on."""
+    return "" if occurrence <= 1 else f" for the {_TIMES.get(occurrence, f'{occurrence}th')} time"
+
+
+def _plain(deviation: Deviation) -> str:
+    until = f" until {happening(deviation.until)}" if deviation.do == "hold" else ""
+    return f"do {deviation.do} at {deviation.at}{until}"
+
+
+def _act(kind: str, rest: str) -> _Act | None:
+    """Return what happens at a site of that kind, None if nobody knows."""
+    match kind:
+        case "append":
+            return _append(rest)
+        case "emit":
+            return _emit(rest)
+        case "effect":
+            return _effect(rest)
+        case "deliver":
+            return _deliver(rest)
+        case "claim":
+            return _Act(
+                f"claim on {rest}",
+                f"it claims {rest}",
+                f"it claimed {rest}",
+                f"{rest} is claimed",
+                f"the claim on {rest}",
+            )
+        case "put":
+            return _put(rest)
+        case "remove":
+            return _remove(rest)
+        case "snapshot":
+            thing = f"a snapshot of {rest}"
+            return _Act(thing, f"it saves {thing}", f"it saved {thing}", f"{thing} is saved", f"the saving of {thing}")
+        case "truncate":
+            thing = f"the log of {rest}"
+            return _Act(thing, f"it cuts {thing}", f"it cut {thing}", f"{thing} is cut", f"the cutting of {thing}")
+        case "task":
+            thing = f"task {rest}"
+            return _Act(thing, f"{thing} goes on", f"{thing} went on", f"{thing} goes on", thing)
+        case _:
+            return None
+
+
+def _appended(thing: str) -> _Act:
+    return _Act(thing, f"it appends {thing}", f"it appended {thing}", f"{thing} is appended", f"the append of {thing}")
+
+
+def _append(rest: str) -> _Act | None:
+    found = _APPEND.fullmatch(rest)
+    if found is None:
+        return None
+    about = f" {found['about']}" if found["about"] else ""
+    return _appended(f"{found['type']}{about} of {found['execution']}")
+
+
+def _emit(rest: str) -> _Act | None:
+    found = _EMIT.fullmatch(rest)
+    if found is None:
+        return None
+    segment = f", past gate {found['segment']}" if found["segment"] != "0" else ""
+    return _appended(f"the emit {found['type']} of {found['execution']}{segment}")
+
+
+def _effect(rest: str) -> _Act | None:
+    execution, slash, step = rest.partition("/")
+    thing = f"{step} of {execution}"
+    return (
+        _Act(thing, f"{thing} is done", f"{thing} was done", f"{thing} is done", f"the request for {thing}")
+        if slash
+        else None
+    )
+
+
+def _deliver(rest: str) -> _Act | None:
+    on, _, rest = rest.partition(":")
+    execution, colon, delivery = rest.rpartition(":")
+    thing = f"{on} {delivery!r} to {execution}"
+    sent = f"{thing} is delivered"
+    return _Act(thing, sent, f"{thing} was delivered", sent, f"the delivery of {thing}") if colon else None
+
+
+def _put(rest: str) -> _Act:
+    execution, _, delivery = rest.partition(":")
+    thing = f"delivery {delivery!r} for {execution}"
+    return _Act(
+        thing, f"it accepts {thing}", f"it accepted {thing}", f"{thing} is accepted", f"the accepting of {thing}"
+    )
+
+
+def _remove(rest: str) -> _Act:
+    execution, _, delivery = rest.partition(":")
+    thing = f"delivery {delivery!r} of {execution}"
+    where = "from the mailbox"
+    return _Act(
+        thing,
+        f"it removes {thing} {where}",
+        f"it removed {thing} {where}",
+        f"{thing} is removed {where}",
+        f"the removing of {thing} {where}",
+    )
+
+
+def _other(kind: str, do: str, act: _Act) -> str:
+    """Return what else can be done at a site of that kind, "" if nobody knows."""
+    match kind, do:
+        case (("append" | "emit"), "answer-lost"):
+            return f"append {act.thing}, but lose the store's answer"
+        case "effect", "answer-lost":
+            return f"do {act.thing}, but lose the answer"
+        case "effect", "refused":
+            return f"refuse {act.thing}: nothing is done"
+        case "effect", "slow":
+            return f"do {act.thing} only after its deadline"
+        case "effect", _:
+            return f"answer {act.thing} with '{do}'"
+        case "deliver", "twice":
+            return f"deliver {act.thing} twice"
+        case "deliver", "again-later":
+            return f"deliver {act.thing}, and once more later"
+        case "deliver", "swapped":
+            return f"deliver {act.thing} only after the next delivery"
+        case "deliver", "late":
+            return f"deliver {act.thing} late"
+        case _:
+            return ""

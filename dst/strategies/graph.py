@@ -1,0 +1,83 @@
+"""The graph of crash states that exploration builds, and what can be read off it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from dst.schedule import Deviation
+from dst.trace import Record
+
+Key = tuple[str, ...]
+
+
+@attrs.frozen(kw_only=True)
+class Hold:
+    """A moment of a state's calm way at which something else may be done: an edge to another state."""
+
+    position: int  # records of the segment before it
+    point: str
+    nth: int  # which passing of its site, counted from the segment's start: what it is on any path to this state
+    option: str
+    crash: bool
+    child: Key
+
+
+@attrs.define(kw_only=True, eq=False)
+class State:
+    """A behaviour, by the shortest schedule found that leads to it.  Mutable until it has been run."""
+
+    key: Key
+    deviations: tuple[Deviation, ...]
+    crashes: int
+    records: Sequence[Record] = ()  # its segment: from the last deviation to the end of the calm run
+    holds: Sequence[Hold] = ()
+
+
+Graph = dict[Key, State]
+
+
+def count_schedules(graph: Graph, root: Key, crashes_max: int) -> list[int]:
+    """Return, for n = 0, 1, …, how many schedules of up to n crashes the graph stands for.
+
+    A schedule is a path: which crash, at which moment of the way that the last one left, and so on; other faults may
+    lie between, as far as the graph has them.
+    """
+    exactly = [dict.fromkeys(graph, 1)]  # ways to go on with no crash: one, plus those through other faults
+    order = _children_first(graph, root)
+    for crashes in range(crashes_max + 1):
+        ways: dict[Key, int] = {}
+        for key in order:
+            total = 1 if crashes == 0 else 0
+            for hold in graph[key].holds:
+                if not hold.crash:
+                    total += ways[hold.child]
+                elif crashes:
+                    total += exactly[crashes - 1][hold.child]
+            ways[key] = total
+        if crashes == 0:
+            exactly[0] = ways
+        else:
+            exactly.append(ways)
+    sums, total = [], 0
+    for ways in exactly:
+        total += ways[root]
+        sums.append(total)
+    return sums
+
+
+def _children_first(graph: Graph, root: Key) -> list[Key]:
+    """Order states so that what other faults lead to comes before: those edges have no cycles, budgets run down."""
+    order: list[Key] = []
+    done: set[Key] = set()
+    stack: list[tuple[Key, bool]] = [(key, False) for key in (*graph, root)]
+    while stack:
+        key, left = stack.pop()
+        if left:
+            order.append(key)
+        elif key not in done:
+            done.add(key)
+            stack.append((key, True))
+            stack += [(hold.child, False) for hold in graph[key].holds if not hold.crash]
+    return order

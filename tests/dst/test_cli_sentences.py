@@ -1,0 +1,83 @@
+"""Deviations read as plain sentences."""
+
+from __future__ import annotations
+
+import pytest
+
+from dst.schedule import Deviation
+from dst.sentences import happening, said_node, sentence, sentences
+
+SENTENCES = [
+    (
+        ("append:order-1:STEP_COMPLETED:refund#compensate:1#1", "crash-after"),
+        "crash worker-1 after it appended STEP_COMPLETED refund#compensate:1 of order-1",
+    ),
+    (
+        ("append:order-1:STEP_STARTED:charge#2", "crash-before"),
+        "crash worker-1 before it appends STEP_STARTED charge of order-1 for the second time",
+    ),
+    (
+        ("append:order-1:EXECUTION_STARTED#1", "crash-after"),
+        "crash worker-1 after it appended EXECUTION_STARTED of order-1",
+    ),
+    (
+        ("append:order-1:STEP_STARTED:quote#1", "answer-lost"),
+        "append STEP_STARTED quote of order-1, but lose the store's answer",
+    ),
+    (
+        ("emit:order-1:0/order.confirmed/3f9a#1", "crash-after"),
+        "crash worker-1 after it appended the emit order.confirmed of order-1",
+    ),
+    (
+        ("emit:chat-1:2/turn.failed/00ff00ff#11", "crash-before"),
+        "crash worker-1 before it appends the emit turn.failed of chat-1, past gate 2 for the 11th time",
+    ),
+    (("effect:order-1/charge#2", "answer-lost"), "do charge of order-1, but lose the answer for the second time"),
+    (("effect:order-1/charge#1", "refused"), "refuse charge of order-1: nothing is done"),
+    (("effect:order-1/charge#1", "slow"), "do charge of order-1 only after its deadline"),
+    (("effect:order-1/charge#1", "declined"), "answer charge of order-1 with 'declined'"),
+    (("effect:order-1/charge#1", "crash-before"), "crash worker-1 before charge of order-1 is done"),
+    (("effect:order-1/charge#1", "crash-after"), "crash worker-1 after charge of order-1 was done"),
+    (("deliver:message:chat-1:m0#1", "twice"), "deliver message 'm0' to chat-1 twice"),
+    (("deliver:message:chat-1:m0#1", "again-later"), "deliver message 'm0' to chat-1, and once more later"),
+    (("deliver:message:chat-1:m0#1", "swapped"), "deliver message 'm0' to chat-1 only after the next delivery"),
+    (("deliver:message:chat-1:m0#1", "late"), "deliver message 'm0' to chat-1 late"),
+    (("claim:chat-1#1", "crash-after"), "crash worker-1 after it claimed chat-1"),
+    (("put:chat-1:m0#1", "crash-before"), "crash worker-1 before it accepts delivery 'm0' for chat-1"),
+    (("remove:chat-1:m0#1", "crash-after"), "crash worker-1 after it removed delivery 'm0' of chat-1 from the mailbox"),
+    (("snapshot:chat-1#3", "crash-after"), "crash worker-1 after it saved a snapshot of chat-1 for the third time"),
+    (("truncate:chat-1#1", "crash-before"), "crash worker-1 before it cuts the log of chat-1"),
+    (("teleport:chat-1#1", "explode"), "do explode at teleport:chat-1#1"),
+    (("deliver:message:chat-1:m0#1", "explode"), "do explode at deliver:message:chat-1:m0#1"),
+    (("append:", "crash-after"), "do crash-after at append:"),
+    (("nothing", "crash-after"), "do crash-after at nothing"),
+]
+
+
+@pytest.mark.parametrize(("deviation", "said"), SENTENCES, ids=[said for _, said in SENTENCES])
+def test_a_deviation_is_a_sentence(deviation: tuple[str, str], said: str) -> None:
+    at, do = deviation
+    assert said == sentence(Deviation(at=at, do=do), "worker.1")
+
+
+def test_a_hold_says_what_it_waits_for() -> None:
+    held = Deviation(at="append:o-1:STEP_STARTED:a#1", do="hold", until="effect:o-1/b#1")
+    assert "hold the append of STEP_STARTED a of o-1 until b of o-1 is done" == sentence(held)
+    task = Deviation(at="task:worker.1/serve#4", do="hold", until="idle")
+    assert "hold task worker.1/serve for the fourth time until nothing else can run" == sentence(task)
+    unknown = Deviation(at="x:y#1", do="hold", until="z:w#1")
+    assert "do hold at x:y#1 until z:w#1 has happened" == sentence(unknown)
+
+
+def test_the_trace_tells_who_crashed() -> None:
+    deviation = Deviation(at="claim:o-1#1", do="crash-after")
+    assert ("crash worker-3 after it claimed o-1",) == sentences(
+        [deviation], [("fault", "claim:o-1#1", "crash-after"), ("crash", "worker.3", "claim:o-1#1")]
+    )
+    assert ("crash the worker after it claimed o-1",) == sentences([deviation])
+
+
+def test_words_for_parts() -> None:
+    assert "worker-12" == said_node("worker.12")
+    assert "client" == said_node("client")
+    assert "nothing else can run" == happening("idle")
