@@ -12,8 +12,8 @@ import sys
 import trio
 
 from dst import trace
-from dst.campaign import choices_of
 from dst.choices import Calm, Choices
+from dst.judging import choices_of
 from dst.lookup import find_scenario
 from dst.run import Host, RunResult, host
 from dst.scenario import Scenario

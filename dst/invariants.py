@@ -156,10 +156,11 @@ class _Row:
     def finish(self, length: int) -> None:
         """Judge what every instance has come to."""
         at_end, could_fail = self.invariant.at_end, self.invariant.could_fail
+        self.judged = len(self._broken)
         for states in self.groups.values():
             for instance, state in states.items():
                 try:
-                    self.judged += could_fail(state)
+                    self.judged += instance not in self._broken and could_fail(state)
                     at_end(state)
                 except Broken as broken:
                     self.violated(instance, broken, length)

@@ -153,6 +153,40 @@ class CampaignRecord:
     format: int = FORMAT
 
 
+@attrs.frozen(kw_only=True)
+class ExplorationRecord:
+    """One exploration: what `dst explore --json` prints and `exploration.json` keeps."""
+
+    scenario: str
+    strategy: str  # "explore"
+    mutant: str | None
+    others: int  # faults besides crashes that one schedule could have
+    cap: int  # growing counts were told apart so far, and to be sure twice as far
+    closed: bool
+    runs: int
+    states: int
+    unvisited: int  # states that are known and were not run
+    transitions: int
+    pairs: int  # (state of the system, state of an invariant's instance)
+    schedules_covered: dict[str, int]  # schedules of up to so many crashes, by what was run
+    bounded_by: tuple[str, ...]
+    stopped: tuple[str, ...]  # of these, why it is not closed; the rest holds of every exploration of the scenario
+    judged_raw_only: tuple[str, ...]  # invariants that were judged on each state's own run, not on every path
+    judged: dict[str, int]
+    seconds: float
+    verdict: str  # "pass", "unknown" or "fail"
+    failures: tuple[FailureRecord, ...]
+    spurious: int  # paths that break an invariant by the graph and not when they are run: the digest is wrong
+    suspects: tuple[str, ...]  # the first few of these, in words
+    inconclusive: tuple[str, ...]  # the first few runs that said nothing, and why
+    inconclusive_runs: int
+    diverged: str  # what a schedule did not do again, "" if all did
+    interrupted: bool
+    repeat: str  # the command that runs it again
+    exit_code: int
+    format: int = FORMAT
+
+
 def to_json(record: object) -> dict[str, object]:
     """Return a record as plain JSON values."""
     return cast("dict[str, object]", _plain(record))
@@ -164,8 +198,12 @@ def _plain(value: object) -> object:
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in sorted(value.items())}
+        return {key: _plain(item) for key, item in sorted(value.items(), key=_by_name_or_number)}
     return round(value, 6) if isinstance(value, float) else value
+
+
+def _by_name_or_number(item: tuple[str, object]) -> tuple[int, str]:
+    return (len(item[0]) if item[0].isdecimal() else 0), item[0]  # "2" comes before "10"
 
 
 def to_text(record: object) -> str:
@@ -181,6 +219,11 @@ def to_line(kind: str, record: object) -> str:
 def parse_campaign(text: str, where: str) -> CampaignRecord:
     """Return the campaign in the text of a `stats.json`; `where` names it in errors.  Raises `BadRecords`."""
     return _parse(CampaignRecord, text, where)
+
+
+def parse_exploration(text: str, where: str) -> ExplorationRecord:
+    """Return the exploration in the text of an `exploration.json`.  Raises `BadRecords`."""
+    return _parse(ExplorationRecord, text, where)
 
 
 def parse_failure(text: str, where: str) -> FailureRecord:

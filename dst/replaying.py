@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import attrs
 
-from dst.campaign import run_one
 from dst.choices import IDLE, Choices
 from dst.faults import HOLD, Menu
+from dst.judging import run_one
 from dst.run import Host, RunResult
 from dst.scenario import Scenario
 from dst.schedule import Deviation

@@ -89,8 +89,9 @@ class Host:
             if spy is not None:
                 sim.watch = functools.partial(spy, scenario)
             ending = await _play(scenario, sim)
-            scenario.finish(sim)
-            sim.over = True
+            if ending in (Ending.QUIESCENT, Ending.STUCK):
+                scenario.finish(sim)  # how things stand at the end says nothing of a run that was cut short
+            sim.close()
             records = tuple(sim.records)  # before the dead are unwound: what they still do is no part of the run
             outcome, steps = scenario.outcome(sim), scheduler.steps
         result = self._result(scenario_type, sim, records, outcome, ending, steps, judged)
@@ -155,9 +156,9 @@ async def _play(scenario: Scenario, sim: Simulation) -> Ending:
 
 
 def _spinning(sim: Simulation) -> Ending:
-    """Out of steps: if time has stood still over the last records, nothing will end it."""
-    recent = sim.records[-len(sim.records) // 2 :]
-    return Ending.OUT_OF_STEPS if any(record[0] == "clock" for record in recent) else Ending.LIVELOCK
+    """Out of steps: if time has stood still over the last half of them, nothing will end it."""
+    still = sim.scheduler.steps - sim.jumped_at
+    return Ending.LIVELOCK if 2 * still > sim.scheduler.steps else Ending.OUT_OF_STEPS
 
 
 def host(body: Callable[[Host], Awaitable[T]], limits: Limits | None = None) -> T:

@@ -115,10 +115,10 @@ def run(async_fn: Callable[[Scheduler], Coroutine[object, object, T]]) -> T:
 
     try:
         return trio.run(main, clock=clock, strict_exception_groups=True)
-    except BaseExceptionGroup as group:
-        if not _has(group, (KeyboardInterrupt,)):
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) or not _interrupted(error):
             raise
-        raise KeyboardInterrupt from group
+        raise KeyboardInterrupt from error
 
 
 class Scheduler:
@@ -209,6 +209,7 @@ class Scheduler:
         self._live = True
 
     @contextlib.asynccontextmanager
+    @trio.lowlevel.enable_ki_protection  # as for `reap`, up to the block and from its end on
     async def simulation(self) -> AsyncIterator[trio.Nursery]:
         """Begin a simulation, lend its nursery, and reap it however the block ends: what most callers want.
 
@@ -554,6 +555,8 @@ class Scheduler:
 
     # --- the end
 
+    # Otherwise: 1. Ctrl-C hits this code, 2. tasks are left, 3. their nursery waits for them, 4. a Deadlock is told.
+    @trio.lowlevel.enable_ki_protection
     async def reap(self, nursery: trio.Nursery) -> tuple[BaseException, ...]:
         """The simulation is over: unwind every task under `nursery`, children before parents, then by task counter.
 
@@ -885,6 +888,14 @@ def _take_noise(nursery: trio.Nursery, earlier: list[BaseException]) -> tuple[Ba
 
 def _has(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool:
     return isinstance(error, kinds) or (isinstance(error, BaseExceptionGroup) and error.subgroup(kinds) is not None)
+
+
+def _interrupted(error: BaseException | None) -> bool:
+    """Did a Ctrl-C lead to this?  Where it hits a nursery that is being opened or left, trio tells of that instead."""
+    if error is None or isinstance(error, KeyboardInterrupt):
+        return error is not None
+    within = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    return any(map(_interrupted, (error.__cause__ or error.__context__, *within)))
 
 
 def _without(error: BaseException, kinds: tuple[type[BaseException], ...]) -> BaseException | None:

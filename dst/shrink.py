@@ -102,7 +102,7 @@ class _Shrinker:
         index = 0
         while index < len(self.best):
             without = self.best[:index] + self.best[index + 1 :]
-            for candidate in _renumberings(without, index):
+            for candidate in _renumberings(without, index, self.best[index]):
                 if await self._try(candidate):
                     removed = True
                     break
@@ -126,10 +126,16 @@ def _size(deviations: tuple[Deviation, ...]) -> tuple[int, int]:
     return len(deviations), sum(deviation.occurrence for deviation in deviations)
 
 
-def _renumberings(deviations: tuple[Deviation, ...], index: int) -> list[tuple[Deviation, ...]]:
-    """Return the schedule as it stands, and with occurrences from `index` on counted down by one."""
+def _renumberings(deviations: tuple[Deviation, ...], index: int, removed: Deviation) -> list[tuple[Deviation, ...]]:
+    """Return the schedule as it stands, and with occurrences counted down: all from `index` on, or the same site's."""
     counted = tuple(
         attrs.evolve(d, at=f"{d.site}#{d.occurrence - 1}") if i >= index and d.occurrence > 1 else d
         for i, d in enumerate(deviations)
     )
-    return [deviations, counted] if counted != deviations else [deviations]
+    alone = tuple(
+        attrs.evolve(d, at=f"{d.site}#{d.occurrence - 1}")
+        if d.site == removed.site and d.occurrence > removed.occurrence
+        else d
+        for d in deviations
+    )
+    return list(dict.fromkeys((deviations, counted, alone)))

@@ -49,8 +49,10 @@ def violation_of(result: RunResult) -> Violation | None:
             wanted="ports only: nothing real in a run",
             at=at,
         )
-    if result.judgement.violations:
-        return result.judgement.violations[0]
+    broke = next((i for i, record in enumerate(result.records) if record[0] == "broke"), at)
+    first = result.judgement.violations[0] if result.judgement.violations else None
+    if first is not None and (first.at < broke or not result.failures):
+        return first
     if result.failures:
         return Violation(
             invariant="unbroken",

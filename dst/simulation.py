@@ -70,7 +70,9 @@ class Simulation:
         self.watch: Watch | None = None  # told of each point on the calm way, before and after its work
         self.failures: list[str] = []  # what ended by an error that nobody injected
         self._choices = choices
+        self.jumped_at = 0  # the step at which time last moved
         self._counts: dict[str, int] = {}
+        self._task_counts: dict[str, int] = {}
         self._holds: list[_Hold] = []
         self._nodes: dict[str, Node] = {}
         self._world = contextvars.copy_context()
@@ -130,7 +132,8 @@ class Simulation:
 
     def crowded(self) -> bool:
         """Could anybody else run now?  A port that is alone need not yield."""
-        return self.scheduler.others_runnable()
+        # A port that is alone uses no step.  Otherwise: 1. a flow that never ends, 2. alone, 3. no limit ever stops it.
+        return self.operations >= self.scheduler.max_steps or self.scheduler.others_runnable()
 
     async def approach(self, point: str, act: str) -> None:
         """Let others run before the work of a point; a hold lets them run for longer."""
@@ -217,7 +220,7 @@ class Simulation:
             parent = task.parent_nursery.parent_task if task.parent_nursery else None
             above = "" if parent is None or parent is self.nursery.parent_task else self._task_label(parent) + "/"
             base = f"task:{above.removeprefix('task:')}{task.name.rpartition('.')[2]}"
-            count = self._counts[base] = self._counts.get(base, 0) + 1
+            count = self._task_counts[base] = self._task_counts.get(base, 0) + 1
             label = self._task_labels[task] = base if count == 1 else f"{base}({count})"
         return label
 
@@ -229,8 +232,15 @@ class Simulation:
         return True
 
     def _on_jump(self, now_ns: int) -> None:
+        self.jumped_at = self.scheduler.steps
         if not self.over:
             self.records.append(("clock", now_ns))
+
+    def close(self) -> None:
+        """The run is over, and so is its trace; a hold that is still on has no end but that."""
+        for hold in self._holds:
+            self.deviations[hold.deviation] = attrs.evolve(self.deviations[hold.deviation], until=IDLE)
+        self.over = True
 
     # ---- the world's own tasks ---------------------------------------------------------------------------------------
 
@@ -260,6 +270,8 @@ class Simulation:
         """Something ended by an error of its own, which nobody injected."""
         if self.over:
             raise error
+        while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+            error = error.exceptions[0]  # a nursery's wrapping says nothing
         self.failures.append(f"{name} ended by {type(error).__name__}: {error}")
         self.records.append(("broke", name, type(error).__name__))
 
@@ -320,8 +332,7 @@ class Simulation:
         try:
             return await self._ask(node, call)
         finally:
-            del self.errands[name]
-            self.answered += 1
+            self.errands.pop(name, None)
 
     async def _ask(self, node: Node, call: Callable[[Incarnation], Awaitable[T]]) -> T:
         while True:
@@ -335,6 +346,9 @@ class Simulation:
                     answer.append(await call(incarnation))  # noqa: B023  # this turn's own list
                 except Exception as error:
                     errors.append(error)  # noqa: B023
+                # Here, not where the world reads it.  Otherwise: 1. the answer is on its way, 2. a crash, 3. what the
+                # world does next is not what it does after a crash that came before the answer.
+                self.answered += 1
                 answered.set()  # noqa: B023
 
             incarnation.spawn(serve)

@@ -1,8 +1,8 @@
 """`crash-transparent`: a faulty run ends like some calm run.
 
 The calm runs it is compared with have the environment's own deviations, such as a declined card, and no others: no
-crash, no duplicate, no hold.  A run that crashes asks a service more often than a calm one does, so that what the environment
-did to it, passing by passing, is tried with passings left out.
+crash, no duplicate, no hold.  A run that crashes asks a service more often than a calm one does, so that what the
+environment did to it, passing by passing, is tried with passings left out.
 """
 
 from __future__ import annotations
@@ -20,10 +20,13 @@ from dst.verdict import Ending, Violation
 NAME = "crash-transparent"
 SAYS = "output and ledger of a faulty run equal those of some calm run"
 
+_PASSINGS_MAX = 16
 _CANDIDATES_MAX = 600  # a run that could be like more calm runs than this is not compared
 
 
-Environment = tuple[tuple[str, tuple[tuple[str, ...], ...]], ...]
+Passing = tuple[str, ...]  # what the environment did, and what is alike; `("",)` for nothing
+Row = tuple[str, ...]  # an act for each passing of a site
+Environment = tuple[tuple[str, tuple[Passing, ...]], ...]
 
 
 class Transparency:
@@ -32,6 +35,7 @@ class Transparency:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._calm: dict[tuple[type[Scenario], tuple[Deviation, ...]], Hashable | None] = {}
+        self._passed: dict[tuple[type[Scenario], str, str], int] = {}
         self._matched: set[tuple[type[Scenario], Environment, Hashable]] = set()
 
     async def check(self, scenario: type[Scenario], result: RunResult) -> tuple[bool, Violation | None]:
@@ -41,7 +45,7 @@ class Transparency:
         environment = tuple(sorted(result.environment.items()))
         if (scenario, environment, result.outcome) in self._matched:
             return True, None
-        candidates = _candidates(result.environment)
+        candidates = _candidates({site: await self._rows(scenario, site, row) for site, row in environment})
         if candidates is None:
             return False, None
         for candidate in candidates:
@@ -56,6 +60,24 @@ class Transparency:
             at=len(result.records),
         )
 
+    async def _rows(self, scenario: type[Scenario], site: str, passings: tuple[Passing, ...]) -> list[Row]:
+        """Return what a calm run may have seen at a site where the environment did this."""
+        acts = dict.fromkeys(name for names in passings for name in names if name)
+        most = max([await self._most(scenario, site, act) for act in acts])
+        return _left_out(passings, most or len(passings))
+
+    async def _most(self, scenario: type[Scenario], site: str, act: str) -> int:
+        """Return how often a calm run passes a site at most: when the environment does it every time.
+
+        0 if such a run does not come there, as to a refund that only a parcel that was not sent leads to.
+        """
+        key = (scenario, site, act)
+        if key not in self._passed:
+            always = [Deviation(at=f"{site}#{i}", do=act) for i in range(1, _PASSINGS_MAX + 1)]
+            result = await self._host.run(scenario, Written(always), judged=False)
+            self._passed[key] = len(result.environment.get(site, ()))
+        return self._passed[key]
+
     async def _calm_outcome(self, scenario: type[Scenario], candidate: tuple[Deviation, ...]) -> Hashable | None:
         key = (scenario, candidate)
         if key not in self._calm:
@@ -64,24 +86,30 @@ class Transparency:
         return self._calm[key]
 
 
-def _candidates(environment: dict[str, tuple[tuple[str, ...], ...]]) -> list[tuple[Deviation, ...]] | None:
-    """Return the deviations of every calm run this run could be like, most alike first; None if they are too many."""
-    choices = [[_written(site, acts) for acts in _left_out(row)] for site, row in environment.items()]
-    if math.prod(map(len, choices)) > _CANDIDATES_MAX:
+def _candidates(rows: dict[str, list[Row]]) -> list[tuple[Deviation, ...]] | None:
+    """Return the deviations of every calm run this run could be like, most alike first; None if they are too many.
+
+    `rows` has, for each site, what may have happened there, most alike first.
+    """
+    if math.prod(map(len, rows.values())) > _CANDIDATES_MAX:
         return None
-    found = [tuple(itertools.chain(*chosen)) for chosen in itertools.product(*choices)]
-    return sorted(dict.fromkeys(found), key=len, reverse=True)
+    ranked = [[(rank, _written(site, row)) for rank, row in enumerate(choices)] for site, choices in rows.items()]
+    found = sorted(itertools.product(*ranked), key=lambda chosen: sum(rank for rank, _ in chosen))
+    return list(dict.fromkeys(tuple(itertools.chain(*(written for _, written in chosen))) for chosen in found))
 
 
-def _left_out(row: tuple[tuple[str, ...], ...]) -> list[tuple[str, ...]]:
-    """Return the distinct rows of acts that come of leaving out passings, and of taking what is alike."""
-    rows: dict[tuple[str, ...], None] = {(): None}
-    for names in row:
-        rows |= {(*shorter, name): None for shorter in rows for name in names}
-    return list(rows)
+def _left_out(passings: tuple[Passing, ...], most: int) -> list[Row]:
+    """Return the distinct rows of at most `most` acts that come of leaving out passings, and of taking what is alike.
+
+    The last passings come first: what they came to is what the flow went on with.
+    """
+    rows: dict[Row, None] = {(): None}
+    for names in reversed(passings):
+        rows |= {(name, *later): None for later in rows if len(later) < most for name in names}
+    return sorted(rows, key=len, reverse=True)
 
 
-def _written(site: str, acts: tuple[str, ...]) -> tuple[Deviation, ...]:
+def _written(site: str, acts: Row) -> tuple[Deviation, ...]:
     return tuple(Deviation(at=f"{site}#{i}", do=act) for i, act in enumerate(acts, 1) if act)
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import attrs
 import click
 
-from dst.campaign import run_seed
 from dst.cli.scope import everywhere, scope, warn
 from dst.doctor import (
     TWICE,
@@ -24,6 +23,7 @@ from dst.doctor import (
 )
 from dst.errors import WrongUsage
 from dst.executors.tally import ALL_HELD, BROKE, NONDETERMINISM
+from dst.judging import run_seed
 from reports.summary import Line, Style, line
 
 _SEED = 0  # the doctor always looks at the same runs

@@ -231,6 +231,10 @@ class _Fuzz:
 @contextmanager
 def _terminated_like_interrupted() -> Iterator[None]:
     """Have a polite request to end (a CI that runs out of time) do what Ctrl-C does: a partial report is written."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # As for what a shell runs in the background.  Otherwise: 1. SIGTERM, 2. raised as SIGINT, 3. ignored, for ever.
+        yield
+        return
     try:
         before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     except ValueError:  # not the main thread

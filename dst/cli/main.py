@@ -16,6 +16,7 @@ import click
 import trio
 
 from dst.cli.doctoring import doctor
+from dst.cli.explore import explore_
 from dst.cli.fuzz import fuzz
 from dst.cli.listing import list_
 from dst.cli.replay import replay
@@ -127,6 +128,7 @@ def cli() -> None:
     Start with:
       dst list                      what there is to run
       dst fuzz                      every scenario, under faults, from a new seed
+      dst explore order_saga        every crash schedule, with any number of crashes
       dst replay K7Q2MD             a failure that was found, again
 
     \b
@@ -138,7 +140,7 @@ def cli() -> None:
     """
 
 
-for _command in (list_, run, fuzz, replay, shrink, doctor):
+for _command in (list_, run, fuzz, explore_, replay, shrink, doctor):
     cli.add_command(_command)
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import attrs
 import click
 
-from dst.campaign import choices_of
 from dst.choices import Written
 from dst.cli import command_line
 from dst.cli.run import read_seed
@@ -19,6 +18,7 @@ from dst.cli.single import Story, as_json, build, chosen_faults, exit_code, fail
 from dst.errors import WrongUsage, unknown
 from dst.executors.tally import ALL_HELD, WRONG_USAGE
 from dst.home import read_schedule
+from dst.judging import choices_of
 from dst.records import ID, FailureRecord
 from dst.replaying import Looked, missed
 from dst.run import Limits

@@ -7,12 +7,12 @@ from typing import Any, cast
 
 import click
 
-from dst.campaign import choices_of
 from dst.choices import Calm, Choices
 from dst.cli.scope import everywhere, scope, setting
 from dst.cli.single import Story, as_json, build, chosen_faults, exit_code, lines, look_at, trace_lines
 from dst.config import KEYS
 from dst.errors import WrongUsage
+from dst.judging import choices_of
 from dst.reading import lines as trace_texts
 from dst.run import Limits
 from reports.summary import line

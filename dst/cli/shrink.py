@@ -8,7 +8,6 @@ from typing import Any, cast
 import attrs
 import click
 
-from dst.campaign import Failure, investigate, run_one
 from dst.choices import Written
 from dst.cli import command_line
 from dst.cli.replay import find_source, schedule_story
@@ -18,6 +17,7 @@ from dst.errors import WrongUsage
 from dst.executors.tally import ALL_HELD
 from dst.findings import describe, schedule_of
 from dst.home import write
+from dst.judging import Failure, investigate, run_one
 from dst.records import FailureRecord, to_json
 from dst.run import Host, Limits, host
 from dst.shrink import BUDGET

@@ -8,12 +8,12 @@ from typing import cast
 import attrs
 
 from dst import reading
-from dst.campaign import diverged
 from dst.choices import Choices
 from dst.cli.scope import Scope
 from dst.config import known_among, texts
 from dst.executors.tally import ALL_HELD, FAILED, INCONCLUSIVE, NONDETERMINISM
 from dst.findings import describe
+from dst.judging import diverged
 from dst.lookup import find_mutant
 from dst.records import FailureRecord, to_json
 from dst.replaying import Looked, look

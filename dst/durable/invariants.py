@@ -443,13 +443,13 @@ class Converges(Invariant[bool]):
 
 
 ALL: tuple[AnyInvariant, ...] = (
+    LogSound(),  # first: of what shows at one record, a broken log is the cause
     NoEmitLost(),
     EmitOnce(),
     StepCompletesOnce(),
     EffectAccounted(),
     CompensatorOnce(),
     RollbackFinished(),
-    LogSound(),
     TerminalOnce(),
     ValueStable(),
     FoldConsistent(),

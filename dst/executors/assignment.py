@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from dst.campaign import run_seed
+from dst.judging import run_seed
 from dst.run import Limits
 
 CHUNK = 100

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Callable, Mapping
 
 import attrs
 
-from dst.campaign import choices_of, diverged, investigate, run_one
 from dst.choices import Random, Written
 from dst.errors import HarnessBroke
 from dst.executors.assignment import Assignment, Chunk
 from dst.findings import describe
+from dst.judging import choices_of, diverged, investigate, run_one
 from dst.lookup import find_scenario
 from dst.records import DivergenceRecord, FailureRecord
 from dst.run import Host, RunResult

@@ -161,7 +161,7 @@ class _Pool:
         self.in_time = self.in_time and answer.whole
         wanted = self._assignment.failures_max
         if wanted is not None and sum(row.failure is not None for row in answer.rows) >= wanted:
-            self._enough_at = min(answer.start, self._enough_at or answer.start)
+            self._enough_at = answer.start if self._enough_at is None else min(answer.start, self._enough_at)
         self._arrived[answer.start] = answer
         while self._next in self._arrived:
             self._count(self._arrived.pop(self._next))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import attrs
@@ -32,6 +34,7 @@ class CommandLine:
 
     folder: Path
     monkeypatch: pytest.MonkeyPatch
+    started: list[subprocess.Popen[str]] = attrs.field(factory=list)
 
     @property
     def home(self) -> Path:
@@ -40,7 +43,7 @@ class CommandLine:
 
     def start(self, *words: str, **environ: str) -> subprocess.Popen[str]:
         """Start it as a process in a group of its own."""
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "dst", *words],
             cwd=self.folder,
             env={**clean_environ(), **environ},
@@ -49,6 +52,15 @@ class CommandLine:
             text=True,
             start_new_session=True,
         )
+        self.started.append(process)
+        return process
+
+    def kill(self) -> None:
+        """Leave nothing behind of what was started, workers of a command that is gone among it."""
+        for process in self.started:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate(timeout=30)
 
     def run(self, *words: str, **environ: str) -> Done:
         """Run it as a process."""
@@ -77,10 +89,24 @@ class Done:
 
 
 @pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+def ctrl_c() -> Iterator[None]:
+    """Ctrl-C as Python has it, here and in processes that are started: a test run in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ctrl_c: None) -> Iterator[CommandLine]:
     """The command line in an empty folder."""
     for name in [name for name in os.environ if name.startswith(("DST_", "NO_COLOR", "CI"))]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(HERE)
-    return CommandLine(tmp_path, monkeypatch)
+    here = CommandLine(tmp_path, monkeypatch)
+    try:
+        yield here
+    finally:
+        here.kill()

@@ -239,6 +239,17 @@ def test_no_worker_outlives_a_command_that_was_killed(command) -> None:
     assert_group_is_gone(process.pid)
 
 
+def test_sigterm_ends_a_command_that_was_started_without_ctrl_c(command) -> None:
+    """As a shell starts what is to run in the background."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the fixture puts it back
+    process = command.start("fuzz", STEADY, "--seed", "1", "-n", "10000000")
+    wait_for_runs(command.home)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert 0 != process.returncode
+    assert_group_is_gone(process.pid)
+
+
 def wait_for_runs(home: Path) -> None:
     """Wait until the campaign says that it got somewhere."""
     for _ in range(1200):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import itertools
 import math
 import os
 import random
@@ -797,6 +798,7 @@ def test_another_threads_trio_keeps_its_threads_during_a_run():
     assert [7] == simulate(body)
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_a_ctrl_c_gets_out_of_a_simulation_that_never_ends():
     async def livelock() -> None:
         while True:
@@ -806,6 +808,7 @@ def test_a_ctrl_c_gets_out_of_a_simulation_that_never_ends():
         def pick(_options: list[trio.lowlevel.Task]) -> int:
             if scheduler.steps == 1000:
                 signal.raise_signal(signal.SIGINT)
+            assert scheduler.steps < 100_000, "it goes on and on"
             return 0
 
         scheduler.pick = pick
@@ -819,6 +822,7 @@ def test_a_ctrl_c_gets_out_of_a_simulation_that_never_ends():
     assert signal.default_int_handler is signal.getsignal(signal.SIGINT)
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_a_ctrl_c_that_hits_simulated_code_gets_out_too():
     async def body(scheduler: Scheduler, nursery: trio.Nursery) -> None:
         async def task() -> None:
@@ -832,6 +836,38 @@ def test_a_ctrl_c_that_hits_simulated_code_gets_out_too():
 
     with pytest.raises(KeyboardInterrupt):
         simulate(body)
+
+
+@pytest.mark.usefixtures("ctrl_c")
+@pytest.mark.parametrize("at", range(1, 6))
+def test_a_ctrl_c_that_hits_the_unwinding_itself_leaves_nobody_behind(at, monkeypatch):
+    below, calls, log = scheduler_module._below, itertools.count(1), []
+
+    def hit(nursery: trio.Nursery) -> list[trio.lowlevel.Task]:
+        if next(calls) == at:
+            signal.raise_signal(signal.SIGINT)
+        return below(nursery)
+
+    async def leaf() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            log.append("ended")
+
+    async def body(scheduler: Scheduler, nursery: trio.Nursery) -> None:
+        nursery.start_soon(dead_node, scheduler, [])
+        nursery.start_soon(leaf)
+        await scheduler.wait_idle()
+
+    async def again_and_again(scheduler: Scheduler) -> None:
+        for _ in range(5):
+            async with scheduler.simulation() as nursery:
+                await body(scheduler, nursery)
+
+    monkeypatch.setattr(scheduler_module, "_below", hit)
+    with pytest.raises(KeyboardInterrupt):
+        run(again_and_again)
+    assert set(log) == {"ended"}
 
 
 @pytest.mark.parametrize("part", ["runq", "deadlines", "entry_queue"])

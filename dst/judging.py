@@ -1,0 +1,123 @@
+"""What one run of a campaign comes to: its seed, its choices, all that is judged of it, and a failure shrunk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from dst import trace
+from dst.choices import Random, Written
+from dst.prng import derive
+from dst.run import Host, RunResult
+from dst.scenario import Scenario
+from dst.schedule import Deviation, Schedule
+from dst.shrink import shrink
+from dst.signature import Signature, signature_of, violation_of
+from dst.transparency import NAME as TRANSPARENT
+from dst.transparency import Transparency
+from dst.verdict import Violation
+
+_SEED_BITS = 48  # a run's seed is short enough to be read out, and exact in JSON everywhere
+
+
+def run_seed(campaign_seed: int, index: int) -> int:
+    """Return the seed of a campaign's run `index`: it alone reproduces the run."""
+    return derive(campaign_seed, index) >> (64 - _SEED_BITS)
+
+
+@attrs.frozen(kw_only=True)
+class Failure:
+    """One failure, shrunk and replayed."""
+
+    signature: Signature
+    violation: Violation
+    seed: int
+    schedule: Schedule
+    found_with: int  # deviations of the run that found it
+    choices: int  # points that run passed
+    minimal: bool
+    digest: str
+    replays: bool  # the shrunk schedule, run again, gave the same digest
+
+
+@attrs.frozen(kw_only=True)
+class Divergence:
+    """Two runs of one seed that differ: something in them is not under control."""
+
+    scenario: str
+    seed: int
+    record: int
+    first: str
+    second: str
+
+
+def choices_of(
+    scenario: type[Scenario], seed: int, faults: frozenset[str] | None = None, rate: float | None = None
+) -> Random:
+    """Return the choices a seed stands for."""
+    return Random(seed, [f for f in scenario.faults if faults is None or f.name in faults], rate)
+
+
+async def run_one(
+    host: Host, transparency: Transparency, scenario: type[Scenario], choices: Random | Written
+) -> tuple[RunResult, Violation | None]:
+    """Run once and judge all there is to judge."""
+    result = await host.run(scenario, choices)
+    compared, violation = await transparency.check(scenario, result)
+    judged = (*result.judgement.judged, (TRANSPARENT, int(compared)))
+    result = attrs.evolve(result, judgement=attrs.evolve(result.judgement, judged=judged))
+    return result, violation_of(result) or violation
+
+
+def diverged(scenario: str, seed: int, one: RunResult, other: RunResult) -> Divergence:
+    """Return where two runs of one seed part."""
+    at = trace.first_difference(one.records, other.records)
+    assert at is not None, "their digests differ"
+
+    def shown(records: Sequence[trace.Record]) -> str:
+        return trace.encode([records[at]]).decode() if at < len(records) else "(the trace has ended)"
+
+    return Divergence(scenario=scenario, seed=seed, record=at, first=shown(one.records), second=shown(other.records))
+
+
+async def investigate(
+    host: Host,
+    transparency: Transparency,
+    scenario: type[Scenario],
+    result: RunResult,
+    violation: Violation,
+    signature: Signature,
+    *,
+    seed: int,
+    mutant: str | None,
+    budget: int,
+) -> Failure:
+    """Shrink a failing run, and replay what is left."""
+
+    async def fails(deviations: tuple[Deviation, ...]) -> tuple[Deviation, ...] | None:
+        again, wrong = await run_one(host, transparency, scenario, Written(deviations))
+        if wrong is None or signature_of(again, mutant, wrong) != signature:
+            return None
+        return again.deviations
+
+    shrunk = await shrink(result.deviations, fails, budget)
+    final, wrong = await run_one(host, transparency, scenario, Written(shrunk.deviations))
+    again = await host.run(scenario, Written(shrunk.deviations))
+    return Failure(
+        signature=signature,
+        violation=wrong or violation,
+        seed=seed,
+        schedule=Schedule(
+            scenario=scenario.name,
+            mutant=mutant,
+            seed=seed,
+            deviations=shrunk.deviations,
+            versions=(("scenario", scenario.version),),
+        ),
+        found_with=len(result.deviations),
+        choices=result.operations,
+        minimal=shrunk.minimal,
+        digest=final.digest,
+        replays=wrong is not None and final.digest == again.digest,
+    )
