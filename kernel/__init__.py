@@ -5,39 +5,55 @@ The names here are the public ones.  The rules they keep are in the module docst
 
 import logging
 
+from kernel.codec import Codec, with_codec
+from kernel.content import with_content
 from kernel.context import Context
 from kernel.definitions import Effect, EffectContext, Flow, Step, flow, step
 from kernel.errors import (
+    CancelRequested,
     ConcurrencyConflict,
     ExecutionBlocked,
+    ExecutionCancelled,
     ExecutionFailed,
     ExecutionInterrupted,
     GateTimeout,
     KernelError,
     NoJsonForm,
     StepTimeout,
+    TooLarge,
     TypedFailure,
     UnknownExecution,
 )
 from kernel.events import EVENT_SCHEMA_VERSION, KERNEL_ABI_VERSION, WIRE_ABI_VERSION, Envelope, StoredEvent
 from kernel.fold import fold_events
+from kernel.gates import Delivered
 from kernel.jsonform import Json
+from kernel.learning import evidence_events, load_evidence, trajectories
+from kernel.live_query import LiveQuery
+from kernel.orchestration import ChildFailed, await_child, await_children, settle_children
 from kernel.parts import Parts
 from kernel.projections import SURFACES, Projection
+from kernel.retries import RetryPolicy
 from kernel.runtime import Handle, Runtime, open_runtime
 from kernel.saga import RollbackInProgress, Saga, SagaCompensationError, saga
+from kernel.supervision import Supervisor, supervise_children
 
 __all__ = [
     "EVENT_SCHEMA_VERSION",
     "KERNEL_ABI_VERSION",
     "SURFACES",
     "WIRE_ABI_VERSION",
+    "CancelRequested",
+    "Codec",
+    "ChildFailed",
     "ConcurrencyConflict",
     "Context",
+    "Delivered",
     "Effect",
     "EffectContext",
     "Envelope",
     "ExecutionBlocked",
+    "ExecutionCancelled",
     "ExecutionFailed",
     "ExecutionInterrupted",
     "Flow",
@@ -45,9 +61,11 @@ __all__ = [
     "Handle",
     "Json",
     "KernelError",
+    "LiveQuery",
     "NoJsonForm",
     "Parts",
     "Projection",
+    "RetryPolicy",
     "RollbackInProgress",
     "Runtime",
     "Saga",
@@ -55,13 +73,24 @@ __all__ = [
     "Step",
     "StepTimeout",
     "StoredEvent",
+    "TooLarge",
+    "Supervisor",
     "TypedFailure",
     "UnknownExecution",
+    "await_child",
+    "await_children",
+    "evidence_events",
     "flow",
     "fold_events",
+    "load_evidence",
     "open_runtime",
     "saga",
+    "settle_children",
     "step",
+    "supervise_children",
+    "trajectories",
+    "with_codec",
+    "with_content",
 ]
 
 logging.getLogger("kernel").addHandler(logging.NullHandler())  # a library says nothing unless it is asked to

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import trio
 
-from kernel.errors import ControlSignal, NonDeterministicFlow
+from kernel.errors import BlockingSignal, CancelRequested, ControlSignal
 from kernel.signals import verdict
 
 if TYPE_CHECKING:
     from kernel.context import Context
 
 T = TypeVar("T")
+
+_SETTLING = BlockingSignal | CancelRequested
 
 
 class Branch(Generic[T]):
@@ -67,8 +69,8 @@ class Branches:
             branch.settle(await function(*args))
         except BaseException as raised:
             branch.error = verdict(raised)
-            if isinstance(branch.error, NonDeterministicFlow):
-                pass  # the execution will block: siblings settle first (K-FLOW-8)
+            if isinstance(branch.error, _SETTLING):
+                pass  # siblings settle first, and then come to the same (K-FLOW-8)
             elif isinstance(branch.error, ControlSignal):
                 self._nursery.cancel_scope.cancel()  # the run is over: no sibling may begin another effect
             elif not isinstance(branch.error, Exception):
@@ -79,8 +81,7 @@ class Branches:
     async def __aexit__(
         self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        foreign = raised is not None and not isinstance(raised, Exception)
-        if foreign:
+        if raised is not None and not isinstance(raised, Exception | _SETTLING):  # blocked: siblings settle first
             self._nursery.cancel_scope.cancel()
         try:
             await self._manager.__aexit__(None, None, None)
@@ -93,6 +94,8 @@ class Branches:
             if isinstance(error, Exception):
                 raise error
         for error in errors:
+            if isinstance(error, CancelRequested):
+                self._context.cancelling.told.add(self._path)  # it comes to who opened the branches from here
             if isinstance(error, ControlSignal):
                 raise error
         return None  # what is left are cancellations: those of this group are over, others are on their way already

@@ -25,7 +25,7 @@ import trio
 from kernel.errors import ConcurrencyConflict, Fenced, LogTruncated, UnknownExecution
 from kernel.events import GENESIS_HASH, Envelope, StoredEvent, seal
 from kernel.jsonform import MalformedJson, decode, encode
-from kernel.ports import CatalogueEntry, Delivery, Status, StoredSnapshot, Stores
+from kernel.ports import CatalogueEntry, Delivery, Notifications, Status, StoredSnapshot, Stores, Wakeups
 
 MakeStore = Callable[[], AbstractAsyncContextManager[Stores]]
 MakeSecond = Callable[[Stores], AbstractAsyncContextManager[Stores]]
@@ -583,6 +583,137 @@ ODD_IDS = (
     "; DROP TABLE events; --",
     "long " * 400,
 )
+
+
+# ---- notifications ---------------------------------------------------------------------------------------------------
+#
+# A port of its own: a store need not notify to carry the kernel.  What appends and what is subscribed to may be two
+# handles on one store; give a handle of another process as `Stores` to check that wake-ups cross over.
+
+MakeNotifying = Callable[[], AbstractAsyncContextManager[tuple[Stores, Notifications]]]
+NotificationBody = Callable[[Stores, Notifications], Awaitable[None]]
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class NotificationCheck:
+    """One thing that `Notifications` must do."""
+
+    name: str
+    rule: str
+    body: NotificationBody
+
+    async def run(self, make: MakeNotifying) -> None:
+        """Run on a fresh store.  Raises `ConformanceFailure`, for what the store raises unasked too."""
+        try:
+            with trio.fail_after(SECONDS_MAX):
+                async with make() as (stores, notifications):
+                    await self.body(stores, notifications)
+        except Exception as error:
+            raise ConformanceFailure(f"{self.name} ({self.rule}): {_verdict(error)}") from error
+
+
+_notification_checks: list[NotificationCheck] = []
+
+
+def _notification_check(rule: str) -> Callable[[NotificationBody], NotificationBody]:
+    def register(body: NotificationBody) -> NotificationBody:
+        _notification_checks.append(NotificationCheck(name=body.__name__, rule=rule, body=body))
+        return body
+
+    return register
+
+
+@_notification_check("K-LOG-5")
+async def append_wakes_every_subscriber(stores: Stores, notifications: Notifications) -> None:
+    await _append(stores, chain("e", 1))
+    async with notifications.subscribe("e") as one, notifications.subscribe("e") as other, trio.open_nursery() as both:
+        both.start_soon(_wait_until_at, stores, one, 1)
+        both.start_soon(_wait_until_at, stores, other, 1)
+        await _append(stores, chain("e", 2)[1:])
+
+
+@_notification_check("K-LOG-5")
+async def wake_up_waits_for_its_subscriber(stores: Stores, notifications: Notifications) -> None:
+    events = chain("e", 4)
+    await _append(stores, events[:1])
+    async with notifications.subscribe("e") as wakeups:
+        for event in events[1:]:
+            await _append(stores, [event])
+            await wakeups.wait()
+
+
+@_notification_check("K-LOG-5")
+async def newest_of_a_burst_wakes(stores: Stores, notifications: Notifications) -> None:
+    events = chain("e", 30)
+    await _append(stores, events[:1])
+    async with notifications.subscribe("e") as wakeups, trio.open_nursery() as nursery:
+        nursery.start_soon(_wait_until_at, stores, wakeups, 29)
+        for event in events[1:]:
+            await _append(stores, [event])
+            await trio.lowlevel.checkpoint()
+
+
+@_notification_check("K-LOG-5")
+async def execution_to_come_may_be_followed(stores: Stores, notifications: Notifications) -> None:
+    async with notifications.subscribe("e") as wakeups:
+        await _append(stores, chain("other", 3))
+        await _append(stores, chain("e", 1))
+        await _wait_until_at(stores, wakeups, 0)
+
+
+@_notification_check("K-LOG-5")
+async def subscriber_who_leaves_disturbs_nobody(stores: Stores, notifications: Notifications) -> None:
+    events = chain("e", 3)
+    await _append(stores, events[:1])
+    async with notifications.subscribe("e") as stays:
+        async with notifications.subscribe("e"):
+            await _append(stores, events[1:2])
+            await _wait_until_at(stores, stays, 1)
+        await _append(stores, events[2:])
+        await _wait_until_at(stores, stays, 2)
+    async with notifications.subscribe("e") as again:
+        await _append(stores, chain("e", 4)[3:])
+        await _wait_until_at(stores, again, 3)
+
+
+@_notification_check("K-LIVE-1")
+async def cancelled_wait_loses_nothing(stores: Stores, notifications: Notifications) -> None:
+    events = chain("e", 12)
+    await _append(stores, events[:1])
+    async with notifications.subscribe("e") as wakeups:
+        for sequence, event in enumerate(events[1:], start=1):
+            async with trio.open_nursery() as nursery:
+                with trio.CancelScope() as scope:
+                    nursery.start_soon(_cancel_after, scope, sequence)
+                    await wakeups.wait()
+            await _append(stores, [event])
+            await _wait_until_at(stores, wakeups, sequence)
+
+
+NOTIFICATION_CHECKS: tuple[NotificationCheck, ...] = tuple(_notification_checks)
+"""Every check of the port `Notifications`, by itself; `check_notifications` runs them all."""
+
+
+async def check_notifications(make: MakeNotifying) -> tuple[str, ...]:
+    """Run every check of the port `Notifications` and return their names.  Raises as `check_all`."""
+    failures: list[str] = []
+    for check in NOTIFICATION_CHECKS:
+        try:
+            await check.run(make)
+        except ConformanceFailure as failure:
+            failures.append(str(failure))
+    if failures:
+        raise ConformanceFailure("\n".join([f"{len(failures)} of {len(NOTIFICATION_CHECKS)} checks failed", *failures]))
+    return tuple(check.name for check in NOTIFICATION_CHECKS)
+
+
+async def _wait_until_at(stores: Stores, wakeups: Wakeups, head: int) -> None:
+    """Wait, as often as it takes, to be woken when the log's head is at `head`.  One that is not woken hangs."""
+    while True:
+        await wakeups.wait()
+        entry = await stores.events.entry("e")
+        if entry is not None and entry.head >= head:
+            return
 
 
 # ---- parts of checks -------------------------------------------------------------------------------------------------

@@ -6,32 +6,36 @@ import contextlib
 import contextvars
 import enum
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NoReturn
 
 import trio
 
 from kernel import events
 from kernel.branches import Branches
+from kernel.cancelling import Cancelling
 from kernel.digest import fnv1a64
-from kernel.effects import Attempt, EffectCalls, run_attempt
+from kernel.doubt import find_in_doubt, may_try_again
+from kernel.effects import Attempt, EffectCalls, run_attempt, run_attempts
 from kernel.emit_rule import Ruling
 from kernel.errors import (
+    BlockingSignal,
+    ContinuedAsNew,
     ControlSignal,
     DuplicateStep,
     GateInBranch,
-    GateTimeout,
     NonDeterministicFlow,
     ReservedEventType,
     RunEnded,
     RunInterrupted,
-    Suspended,
     SyscallOutsideFlow,
     UndeclaredFailure,
     UnknownEffect,
 )
 from kernel.events import quoted
-from kernel.jsonform import Json, decode_canonical, encode, fresh
+from kernel.gates import TIMER, Delivered, Member, Wait, come_to, results, wait_on
+from kernel.jsonform import Json, decode_canonical, fresh
+from kernel.retries import next_try
 from kernel.state import StepEntry, count_emits, get_decision
 from kernel.surfaces import Ui
 
@@ -41,12 +45,13 @@ if TYPE_CHECKING:
     from kernel.parts import Parts
     from kernel.ports import Chance
 
-TIMER = "TIMER"
-"""What a sleep waits on: nothing can be delivered to it, only time resumes it."""
-
 LiveCheck = Callable[[str], None]
 LIVE_CHECKS: contextvars.ContextVar[tuple[LiveCheck, ...]] = contextvars.ContextVar("live_checks", default=())
 """Asked, innermost last, before a syscall that is not served; one may raise to refuse it.  Branches inherit them."""
+
+
+COMPENSATION = "compensation"
+"""The kind of a step that undoes another: a cancellation does not keep it from running."""
 
 
 class Role(enum.Enum):
@@ -72,14 +77,16 @@ class Context:
         self.execution_id = journal.execution_id
         self.ui = Ui(self)
         self.rule = parts.emit_rule(lambda digest: count_emits(journal.state, digest))
-        self._journal = journal
+        self.journal = journal
         self._registry = registry
         self._chance = chance
         self._workers = workers
         self.ending: str | None = None  # why the run is over, when it is
         self.signal: ControlSignal | None = None  # and the signal that ended it, were the flow to swallow it
-        self.divergence: NonDeterministicFlow | None = None  # the first one of this run: it makes no syscall after it
-        self._reexecuted: str | None = None  # the first step of this run whose earlier end was not one to be served
+        self.cancelling = Cancelling(self)
+        self.blocker: BlockingSignal | None = None  # the first one of this run: it makes no syscall after it
+        self.doubts: list[str] = []  # the at-most-once steps that this run has found, or left, in doubt
+        self.reexecuted: str | None = None  # the first step of this run whose earlier end was not one to be served
         self._flow_task = trio.lowlevel.current_task()
         self._roles = {self._flow_task: Role.FLOW}
         self._branch_paths = {self._flow_task: ""}
@@ -106,18 +113,21 @@ class Context:
     async def execute_as(self, journal_id: str, step: Step, input: Json = None, *, kind: str = "step") -> Json:
         """`execute` under a journal identity of the caller's own; the effect is still looked up by the step's tool."""
         self.check_syscall()
-        input_text = encode(input, at=f"input of step {journal_id!r}")
+        input_text = self.journal.encode(input, f"input of step {journal_id!r}")
         self._take_step_id(journal_id)
-        entry = self._journal.state["steps"].get(journal_id)
+        entry = self.journal.state["steps"].get(journal_id)
         if entry is not None and entry["outcome"] in ("completed", "typed"):
             return self._serve_step(journal_id, step, entry, input_text)
-        self._check_live(f"step {journal_id!r}")
-        if entry is not None and self._reexecuted is None:
-            self._reexecuted = journal_id
+        if self.journal.cancel is not None and kind != COMPENSATION:
+            again = entry is not None and not step.at_most_once
+            await self.cancelling.give_way(f"step {journal_id!r}", again=again)
+        self.check_live(f"step {journal_id!r}")
+        if entry is not None and self.reexecuted is None:
+            self.reexecuted = journal_id
         self.rule.went_live()
-        return await self._run_live(
-            journal_id, step, kind, input_text, number=1 if entry is None else entry["attempts"] + 1
-        )
+        if step.at_most_once and entry is not None and not may_try_again(entry):
+            raise await find_in_doubt(self, journal_id, entry)
+        return await self._run_live(journal_id, step, kind, input_text, entry)
 
     def _take_step_id(self, journal_id: str) -> None:
         if self._step_settled.get(journal_id, False):
@@ -129,7 +139,7 @@ class Context:
     def _serve_step(self, journal_id: str, step: Step, entry: StepEntry, input_text: str) -> Json:
         recorded = entry["inputDigest"]
         if recorded is not None and recorded != fnv1a64(input_text):
-            raise self._diverged(
+            raise self.diverged(
                 f"step {journal_id!r} of {self.execution_id!r} is asked for with another input than its log records: "
                 "look for time, randomness or set order in the flow, or for a changed step that kept its id"
             )
@@ -139,7 +149,7 @@ class Context:
 
     def recorded_steps(self) -> Iterable[str]:
         """Return the journal ids of all steps the log knows."""
-        return self._journal.state["steps"].keys()
+        return self.journal.state["steps"].keys()
 
     def take_compensation(self, journal_id: str) -> bool:
         """Reserve a compensation's journal id for this run; False if it is taken."""
@@ -176,20 +186,22 @@ class Context:
             )
         return effect
 
-    async def _run_live(self, journal_id: str, step: Step, kind: str, input_text: str, *, number: int) -> Json:
+    async def _run_live(self, journal_id: str, step: Step, kind: str, input_text: str, entry: StepEntry | None) -> Json:
         settled = False
         try:
-            result = await run_attempt(
-                self,
-                Attempt(
-                    journal_id=journal_id,
-                    step=step,
-                    kind=kind,
-                    effect=self._find_effect(step),
-                    input_text=input_text,
-                    number=number,
-                ),
+            attempt = Attempt(
+                journal_id=journal_id,
+                step=step,
+                kind=kind,
+                effect=self._find_effect(step),
+                input_text=input_text,
+                number=1 if entry is None else entry["attempts"] + 1,
+                tries=0 if step.retry is None else next_try(step.retry, entry),
             )
+            if step.retry is None:
+                result = await run_attempt(self, attempt)
+            else:
+                result = await run_attempts(self, attempt, None if entry is None else entry.get("retryDue"))
             settled = True
             return result
         except step.failures:
@@ -201,6 +213,23 @@ class Context:
                 # Known failures have said so before they were appended.  This is for the rest, such as a flow that
                 # gives up waiting for the append of a completion: it lands, and the next run takes another path.
                 self.rule.ended_unsettled()
+
+    def now_ms(self) -> int:
+        """Return the time: for what is recorded with it, never to be shown to a flow."""
+        return self.journal.clock.now_ms()
+
+    async def wait_until(self, due_ms: int, journal_id: str, kind: str) -> None:
+        """Return when the time has come for another attempt, or, if it undoes nothing, for a cancellation."""
+        with trio.CancelScope() as nap:
+            if kind != COMPENSATION:
+                self.journal.naps.add(nap)
+            try:
+                await self.journal.clock.sleep_until(due_ms)
+            finally:
+                self.journal.naps.discard(nap)
+        self.check_syscall()  # a sibling may have ended the run meanwhile
+        if self.journal.cancel is not None and kind != COMPENSATION:
+            await self.cancelling.give_way(f"step {journal_id!r}", again=True)
 
     async def perform(self, attempt: Attempt, effect_context: EffectCalls, input: Json) -> object:
         """Call the effect of one attempt."""
@@ -219,12 +248,14 @@ class Context:
         while decision_id in self._deciding:
             await self._deciding[decision_id].wait()
             self.check_syscall()
-        recorded = get_decision(self._journal.state, decision_id)
+        recorded = get_decision(self.journal.state, decision_id)
         if recorded is not None:
             return fresh(recorded["choice"])
-        self._check_live(f"decision {decision_id!r}")
         done = self._deciding[decision_id] = trio.Event()
         try:
+            if self.journal.cancel is not None:
+                await self.cancelling.give_way(f"decision {decision_id!r}", again=True)
+            self.check_live(f"decision {decision_id!r}")
             return await self._decide_live(decision_id, decider)
         finally:
             del self._deciding[decision_id]
@@ -239,7 +270,7 @@ class Context:
                     raw = await self.call_decider(decision_id, decider)
             finally:
                 self.rule.effect_settled()
-            text = encode(raw, at=f"choice of decision {decision_id!r}")
+            text = self.journal.encode(raw, f"choice of decision {decision_id!r}")
             await self.commit(events.DECISION_RECORDED, f'{{"choice":{text},"decisionId":{quoted(decision_id)}}}')
         except BaseException:
             self.rule.ended_unsettled()
@@ -253,7 +284,7 @@ class Context:
 
     async def now(self) -> int:
         """Return the time in milliseconds since the epoch, as it was when this call was first made (K-FLOW-5)."""
-        value = await self.decide(self._draw_id("now"), self._journal.clock.now_ms)
+        value = await self.decide(self._draw_id("now"), self.journal.clock.now_ms)
         assert isinstance(value, int)
         return value
 
@@ -274,16 +305,26 @@ class Context:
 
         False, for ever, for one whose log shows that an earlier run has been past this place without it.
         """
-        return bool(await self.decide(f"patched:{patch_id}", lambda: not self._is_replaying()))
+        return bool(await self.decide(f"patched:{patch_id}", lambda: not self.is_replaying()))
 
-    def _is_replaying(self) -> bool:
+    def is_replaying(self) -> bool:
         """Does the log hold a gate, a step or a decision that this run has not come to yet?"""
-        state = self._journal.state
-        return (
-            self.rule.segment < len(state["resumes"])
-            or any(step not in self._step_settled for step in state["steps"])
-            or any(decision not in self._asked for decision in state["variables"].get("_decisions", {}))
-        )
+        return next(self._unvisited(), None) is not None
+
+    def unvisited(self) -> list[str]:
+        """Return what the log holds that this run has not come to: gates, then steps, then decisions."""
+        return list(self._unvisited())
+
+    def _unvisited(self) -> Iterator[str]:
+        state = self.journal.state
+        for resume in state["resumes"][self.rule.segment :]:
+            yield f"a gate that was passed on {resume['on']!r}"
+        for step in state["steps"]:
+            if step not in self._step_settled:
+                yield f"step {step!r}"
+        for decision in state["variables"].get("_decisions", {}):
+            if decision not in self._asked:
+                yield f"decision {decision!r}"
 
     def _draw_id(self, kind: str) -> str:
         """A decision id that is a function of the flow: the branch, and how often it has drawn."""
@@ -298,66 +339,67 @@ class Context:
 
         `timeout` is in seconds from when the gate is first reached; when it passes first, `GateTimeout` is raised.
         """
-        self.check_syscall()
-        self._check_gate_place(on)
-        ordinal = self.rule.segment
-        resumes = self._journal.state["resumes"]
-        if ordinal < len(resumes):
-            return self._pass_gate(on, correlation_key)
-        await self._park(on, correlation_key, timeout)
-        raise AssertionError("a parked run does not go on")
+        self.check_gate_place(on)
+        return fresh((await come_to(self, Wait(((on, correlation_key),)), timeout))["payload"])
+
+    async def suspend_any(self, gates: Sequence[str | Member], *, timeout: float | None = None) -> Delivered:
+        """Return the first delivery to one of `gates`, each a name or a pair of name and correlation key (K-FLOW-6).
+
+        Deliveries to the others wait for gates of their own.
+        """
+        wait = wait_on(gates, "any")
+        self.check_gate_place(wait)
+        resume = await come_to(self, wait, timeout)
+        return Delivered(on=resume["on"], correlation_key=resume["correlationKey"], payload=fresh(resume["payload"]))
+
+    async def suspend_all(self, gates: Sequence[str | Member], *, timeout: float | None = None) -> dict[Member, Json]:
+        """Return what was delivered to each of `gates`, by (name, key), when all have had one (K-FLOW-6).
+
+        They come in any order.  When the timeout passes first, `GateTimeout.arrived` has those that have come: they
+        have passed this gate, and pass no other.  For no gates at all there is nothing to wait for.
+        """
+        if not gates:
+            self.check_syscall()
+            return {}
+        wait = wait_on(gates, "all")
+        self.check_gate_place(wait)
+        resume = await come_to(self, wait, timeout)
+        return results(wait, [*resume.get("arrived", ()), resume])
 
     async def sleep(self, seconds: float) -> None:
         """Return when `seconds` have passed since this was first reached; a durable timer, of any length (K-FLOW-7)."""
-        self.check_syscall()
-        self._check_gate_place(TIMER)
-        if self.rule.segment < len(self._journal.state["resumes"]):
-            self._pass_gate(TIMER, None)
-            return
-        await self._park(TIMER, None, seconds)
+        self.check_gate_place(TIMER)
+        await come_to(self, Wait(((TIMER, None),)), seconds)
 
-    def _check_gate_place(self, on: str) -> None:
+    def check_gate_place(self, what: object) -> None:
+        """Raise unless the caller may wait at a gate: the flow's own task, with no branch open (K-FLOW-6)."""
+        self.check_syscall()
         if self._open_branches or trio.lowlevel.current_task() is not self._flow_task:
             raise GateInBranch(
-                f"gate {on!r} of {self.execution_id!r} is awaited while branches are open: close them first, so that "
-                "which emits lie before the gate is a function of the log"
+                f"gate {str(what)!r} of {self.execution_id!r} is awaited while branches are open: close them first, "
+                "so that which emits lie before the gate is a function of the log"
             )
 
-    def _pass_gate(self, on: str, correlation_key: str | None) -> Json:
-        resume = self._journal.state["resumes"][self.rule.segment]
-        timed_out = resume["on"] == events.TIMER_FIRED
-        passed: tuple[Json, Json] = (resume["on"], resume["correlationKey"])
-        if timed_out:  # a timer names the gate it has opened in its payload; legacy ones do not
-            gate = resume["payload"]
-            passed = (gate["on"], gate["correlationKey"]) if isinstance(gate, dict) else (on, correlation_key)
-        if passed != (on, correlation_key):
-            raise self._diverged(
-                f"gate {self.rule.segment} of {self.execution_id!r} was passed on {passed}, "
-                f"the flow now waits on {(on, correlation_key)}"
-            )
-        self.rule.gate_passed()
-        if timed_out and on != TIMER:
-            raise GateTimeout(f"gate {self.rule.segment - 1} of {self.execution_id!r} on {on!r} ran out of time")
-        return fresh(resume["payload"])
+    async def continue_as_new(self, input: Json = None) -> NoReturn:
+        """Begin again from the top with another input and nothing else remembered: no steps, decisions, passed gates.
 
-    async def _park(self, on: str, correlation_key: str | None, timeout: float | None) -> None:
-        gate = self._journal.state["gate"]
-        if gate is None:
-            self._check_live(f"gate on {on!r}")
-            due = "null" if timeout is None else str(self._journal.clock.now_ms() + round(timeout * 1000))
-            key = "null" if correlation_key is None else quoted(correlation_key)
-            await self.commit(
-                events.EXECUTION_SUSPENDED,
-                f'{{"correlationKey":{key},"due":{due},"on":{quoted(on)},"ordinal":{self.rule.segment}}}',
-            )
-        elif (gate["on"], gate["correlationKey"]) != (on, correlation_key):
-            raise self._diverged(
-                f"{self.execution_id!r} is parked on {(gate['on'], gate['correlationKey'])}, "
-                f"the flow now waits on {(on, correlation_key)}"
-            )
-        parked = Suspended(on)
-        self.end("parked at a gate", parked)
-        raise parked
+        The execution keeps its id, so what was delivered and has passed no gate is there for the new run, and what has
+        passed one passes no second.  Its old events serve no re-run any more: `Runtime.compact` drops them (K-RUN-7).
+        """
+        self.check_gate_place("a new beginning")
+        text = self.journal.encode(input, "input")
+        if self.journal.cancel is not None:
+            await self.cancelling.give_way("a new beginning")
+        self.check_live("a new beginning")
+        await self.commit(events.EXECUTION_CONTINUED, f'{{"input":{text}}}')
+        signal = ContinuedAsNew(f"execution {self.execution_id!r} begins anew")
+        self.end("it begins anew", signal)
+        raise signal
+
+    def effect_scope(self) -> str:
+        """Return what step ids are unique in, for services that deduplicate: the execution, and which beginning."""
+        beginning = self.journal.state.get("continued", 0)
+        return f"{self.execution_id}~{beginning}" if beginning else self.execution_id
 
     # ---- emits -------------------------------------------------------------------------------------------------------
 
@@ -368,7 +410,7 @@ class Context:
         """
         self.check_emit()
         check_event_type(type)
-        await self.emit_text(type, encode(payload))
+        await self.emit_text(type, self.journal.encode(payload))
 
     async def emit_text(self, type: str, text: str) -> None:
         """Emit a payload that is encoded."""
@@ -420,7 +462,7 @@ class Context:
         """Append for this run, if it has not ended.  A lost position or a failing store ends it, as a signal that a
         flow's `except Exception` does not see: no handler may take it for a step's failure."""
         try:
-            await self._journal.commit(type, payload_text, stamp=stamp, provenance=provenance, admit=self.check_alive)
+            await self.journal.commit(type, payload_text, stamp=stamp, provenance=provenance, admit=self.check_alive)
         except ControlSignal as signal:
             self.end(str(signal), signal)
             raise
@@ -441,23 +483,27 @@ class Context:
         if self.ending is not None:
             raise RunEnded(f"the run of {self.execution_id!r} is over ({self.ending})")
 
-    def _diverged(self, what: str) -> NonDeterministicFlow:
+    def diverged(self, what: str) -> BlockingSignal:
         """Note that flow and log have parted; branches may settle what they are at, and begin nothing (K-FLOW-9)."""
-        if self._reexecuted is not None:
+        if self.reexecuted is not None:
             what += (
-                f"; step {self._reexecuted!r} before it ended in a way that is not served and ran again, perhaps to "
+                f"; step {self.reexecuted!r} before it ended in a way that is not served and ran again, perhaps to "
                 "another end: give each path step ids of its own, or declare the failure"
             )
-        if self.divergence is None:
-            self.divergence = NonDeterministicFlow(what)
-        return self.divergence
+        return self.block(NonDeterministicFlow(what))
+
+    def block(self, signal: BlockingSignal) -> BlockingSignal:
+        """The execution will block: this run makes no syscall any more.  Returns the signal to raise, the first one."""
+        if self.blocker is None:
+            self.blocker = signal
+        return self.blocker
 
     def check_syscall(self) -> None:
         """Raise unless the caller may make any syscall: the flow's task or a branch, not an effect (K-FLOW-8)."""
         self.check_alive()
         role = self._roles.get(trio.lowlevel.current_task())
-        if self.divergence is not None and role is not Role.EFFECT:
-            raise self.divergence
+        if self.blocker is not None and role is not Role.EFFECT:
+            raise self.blocker
         if role is None or role is Role.EFFECT:
             raise SyscallOutsideFlow(
                 f"a syscall of {self.execution_id!r} came from "
@@ -469,8 +515,8 @@ class Context:
         """Raise unless the caller may emit: effects may too, through a closure over the context (ADR 0102 D4)."""
         self.check_alive()
         role = self._roles.get(trio.lowlevel.current_task())
-        if self.divergence is not None and role is not Role.EFFECT:
-            raise self.divergence
+        if self.blocker is not None and role is not Role.EFFECT:
+            raise self.blocker
         if role is None:
             raise SyscallOutsideFlow(f"an emit of {self.execution_id!r} came from a task that is no branch of the flow")
 
@@ -493,7 +539,8 @@ class Context:
         """The worker's nursery, in which effects with a deadline run (K-FLOW-3)."""
         return self._workers
 
-    def _check_live(self, what: str) -> None:
+    def check_live(self, what: str) -> None:
+        """Ask whoever may refuse a syscall that is not served."""
         for check in LIVE_CHECKS.get():
             check(what)
 

@@ -9,6 +9,7 @@ import attrs
 
 from kernel.errors import TypedFailure
 from kernel.jsonform import Json
+from kernel.retries import RetryPolicy
 
 if TYPE_CHECKING:
     from kernel.context import Context
@@ -59,6 +60,12 @@ class Step:
     tool_id: str | None = None
     failures: tuple[type[TypedFailure], ...] = ()
     deadline_seconds: float | None = attrs.field(default=None, validator=_deadline)
+    at_most_once: bool = False
+    retry: RetryPolicy | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if self.at_most_once and self.retry is not None:
+            raise ValueError(f"step {self.id!r} is to run at most once and has a retry policy: choose one of the two")
 
     @property
     def tool(self) -> str:
@@ -77,13 +84,26 @@ def step(
     tool_id: str | None = None,
     failures: tuple[type[TypedFailure], ...] = (),
     deadline: float | None = None,
+    at_most_once: bool = False,
+    retry: RetryPolicy | None = None,
 ) -> Step:
     """Declare a step; `@step("charge", failures=(CardDeclined,), deadline=30)` decorates its effect.
 
     `failures` are recorded and raised again on re-runs; any other exception is an untyped failure, and the step runs
-    again on a re-run.  `deadline` is in seconds and for each attempt.
+    again on a re-run.  `deadline` is in seconds and for each attempt; `retry` says how often a failing one is tried.
+
+    An `at_most_once` step never runs again by itself: whatever is neither a completion nor a declared failure, a crash
+    in the middle too, leaves it in doubt, and the execution blocks until `Runtime.resolve` says what has happened.
     """
-    return Step(id=id, effect=effect, tool_id=tool_id, failures=failures, deadline_seconds=deadline)
+    return Step(
+        id=id,
+        effect=effect,
+        tool_id=tool_id,
+        failures=failures,
+        deadline_seconds=deadline,
+        at_most_once=at_most_once,
+        retry=retry,
+    )
 
 
 @attrs.frozen(kw_only=True)

@@ -9,6 +9,7 @@ import trio
 
 from kernel import events
 from kernel.digest import fnv1a64
+from kernel.doubt import append_by_worker, leave_in_doubt
 from kernel.errors import ControlSignal, NoJsonForm, ReservedEventType, StepTimeout, TypedFailure, describe_error
 from kernel.events import quoted
 from kernel.jsonform import Json, decode_canonical, encode
@@ -29,6 +30,12 @@ class Attempt:
     effect: Effect
     input_text: str
     number: int
+    tries: int = 0  # which try of its call this is; 0 of a step without retries
+
+    @property
+    def is_last(self) -> bool:
+        """Is its failure the step's?"""
+        return self.step.retry is None or self.tries >= self.step.retry.attempts
 
 
 class EffectCalls:
@@ -38,7 +45,7 @@ class EffectCalls:
         self._context = context
         self.step_id = attempt.journal_id
         self.attempt = attempt.number
-        self.idempotency_key = f"{context.execution_id}/{attempt.journal_id}"
+        self.idempotency_key = f"{context.effect_scope()}/{attempt.journal_id}"
         self.deadline_seconds = attempt.step.deadline_seconds
 
     async def emit(self, type: str, payload: Json = None) -> None:
@@ -47,7 +54,39 @@ class EffectCalls:
         if type in events.KERNEL_TYPES:
             raise ReservedEventType(f"{type!r} is the kernel's own event type: emit under a name of your own")
         tag: dict[str, Json] = {"effect": self.step_id, "attempt": self.attempt}
-        await self._context.commit(type, encode(payload), provenance=tag)
+        text = self._context.journal.encode(payload)
+        await self._context.commit(type, text, provenance=tag)
+
+
+class _TryAgain(Exception):
+    """The attempt has failed, and the call goes on."""
+
+    def __init__(self, due_ms: int) -> None:
+        self.due_ms = due_ms
+
+
+async def run_attempts(context: Context, attempt: Attempt, due_ms: int | None) -> Json:
+    """Run the attempts of one call of a step with retries, the first one when it is due (K-FLOW-11).
+
+    An attempt that is retried is no outcome: nothing is unsettled by it.  The call is live all the same.
+    """
+    while True:
+        if due_ms is not None:
+            await _wait_until_due(context, attempt, due_ms)
+        try:
+            return await run_attempt(context, attempt)
+        except _TryAgain as again:
+            due_ms = again.due_ms
+            attempt = attrs.evolve(attempt, number=attempt.number + 1, tries=attempt.tries + 1)
+
+
+async def _wait_until_due(context: Context, attempt: Attempt, due_ms: int) -> None:
+    try:
+        await context.wait_until(due_ms, attempt.journal_id, attempt.kind)
+    except trio.Cancelled:
+        context.rule.ended_unsettled()
+        await _record_cancelled(context, attempt)
+        raise
 
 
 async def run_attempt(context: Context, attempt: Attempt) -> Json:
@@ -59,25 +98,36 @@ async def run_attempt(context: Context, attempt: Attempt) -> Json:
     await context.commit(
         events.STEP_STARTED,
         f'{{"attempt":{attempt.number},"input":{attempt.input_text},"inputDigest":"{fnv1a64(attempt.input_text)}",'
-        f'"kind":{quoted(attempt.kind)},"step":{step},"toolId":{quoted(attempt.step.tool)}}}',
+        f'"kind":{quoted(attempt.kind)},"step":{step},"toolId":{quoted(attempt.step.tool)}'
+        + (f',"tries":{attempt.tries}}}' if attempt.tries else "}"),
     )
     try:
         if attempt.step.deadline_seconds is None:
             raw = await _run_inline(context, attempt)
         else:
             raw = await _run_with_deadline(context, attempt, attempt.step.deadline_seconds)
-        text = encode(raw, at=f"output of step {attempt.journal_id!r}")
+        text = context.journal.encode(raw, f"output of step {attempt.journal_id!r}")
     except attempt.step.failures as failure:
         raise await _record_typed(context, attempt, failure) from failure
     except Exception as error:
+        if not attempt.is_last and not isinstance(error, NoJsonForm):
+            raise await _record_retry(context, attempt, error) from error
         context.rule.ended_unsettled()
-        await _record_untyped(context, attempt, error)
-        raise
+        ending = await _record_untyped(context, attempt, error)
+        if ending is error:
+            raise
+        raise ending from error
     except trio.Cancelled:
         context.rule.ended_unsettled()
         await _record_cancelled(context, attempt)
         raise
-    await context.commit(events.STEP_COMPLETED, f'{{"attempt":{attempt.number},"output":{text},"step":{step}}}')
+    # A flow that gives a step up may do so while its end is appended.  A re-run then runs the step again; one that
+    # runs at most once would be in doubt without need, so its end is appended by the worker, whom that does not reach.
+    end = f'{{"attempt":{attempt.number},"output":{text},"step":{step}}}'
+    if attempt.step.at_most_once:
+        await append_by_worker(context, events.STEP_COMPLETED, end)
+    else:
+        await context.commit(events.STEP_COMPLETED, end)
     return context.live_value(raw, text)
 
 
@@ -113,7 +163,8 @@ async def _run_with_deadline(context: Context, attempt: Attempt, deadline_second
         box.scope.cancel()
         raise
     if not box.settled.is_set():
-        context.rule.ended_unsettled()
+        if attempt.is_last:
+            context.rule.ended_unsettled()
         box.scope.cancel()  # asked to stop; one that does not goes on as a zombie, and its result is dropped
         raise StepTimeout(f"step {attempt.journal_id!r} of {context.execution_id!r}: no end after {deadline_seconds} s")
     if box.error is not None:
@@ -131,7 +182,7 @@ async def _settle(context: Context, attempt: Attempt, box: _Box) -> None:
         error = verdict(raised)
         if not isinstance(error, Exception | ControlSignal):
             raise
-        if not isinstance(error, attempt.step.failures):
+        if attempt.is_last and not isinstance(error, attempt.step.failures):
             context.rule.ended_unsettled()  # known from now on, before the flow is awake (K-EMIT-5)
         box.error = error  # raised to the flow if it still waits, otherwise the zombie's own affair
     finally:
@@ -139,54 +190,60 @@ async def _settle(context: Context, attempt: Attempt, box: _Box) -> None:
         box.settled.set()
 
 
-async def _record_typed(context: Context, attempt: Attempt, failure: TypedFailure) -> Exception:
+async def _record_typed(context: Context, attempt: Attempt, failure: TypedFailure) -> BaseException:
     """Record a declared failure, and return it as a re-run will see it."""
     fitting = [d for d in attempt.step.failures if isinstance(failure, d)]
     declared = type(failure) if type(failure) in fitting else fitting[0]
     try:
-        data = encode(failure.data, at=f"data of {declared.wire_name}")
+        data = context.journal.encode(failure.data, f"data of {declared.wire_name} of step {attempt.journal_id!r}")
     except NoJsonForm as error:
         context.rule.ended_unsettled()
-        await _record_untyped(context, attempt, error)
-        return error
+        return await _record_untyped(context, attempt, error)
     record = f'{{"data":{data},"name":{quoted(declared.wire_name)}}}'
-    await context.commit(
-        events.STEP_FAILED,
-        f'{{"attempt":{attempt.number},"failure":{record},"reason":"typed","step":{quoted(attempt.journal_id)}}}',
-    )
+    end = f'{{"attempt":{attempt.number},"failure":{record},"reason":"typed","step":{quoted(attempt.journal_id)}}}'
+    if attempt.step.at_most_once:
+        await append_by_worker(context, events.STEP_FAILED, end)
+    else:
+        await context.commit(events.STEP_FAILED, end)
     return context.rebuild_failure(attempt.journal_id, attempt.step, decode_canonical(record))
 
 
-async def _record_untyped(context: Context, attempt: Attempt, error: Exception) -> None:
-    reason = "timeout" if isinstance(error, StepTimeout) else "error"
+async def _record_retry(context: Context, attempt: Attempt, error: Exception) -> _TryAgain:
+    assert attempt.step.retry is not None
+    seconds = attempt.step.retry.wait_seconds(context.execution_id, attempt.journal_id, attempt.number, attempt.tries)
+    due_ms = context.now_ms() + round(seconds * 1000)
+    await _append_failure(context, attempt, error, more=f'"retryDue":{due_ms},')
+    return _TryAgain(due_ms)
+
+
+async def _append_failure(context: Context, attempt: Attempt, error: Exception, more: str = "") -> None:
     record = encode(describe_error(error))
     await context.commit(
         events.STEP_FAILED,
-        f'{{"attempt":{attempt.number},"failure":{record},"reason":"{reason}","step":{quoted(attempt.journal_id)}}}',
+        f'{{"attempt":{attempt.number},"failure":{record},"reason":"{_reason(error)}",{more}'
+        f'"step":{quoted(attempt.journal_id)}}}',
     )
 
 
-async def _record_cancelled(context: Context, attempt: Attempt) -> None:
-    """Record that the flow gave the step up.
+def _reason(error: Exception) -> str:
+    return "timeout" if isinstance(error, StepTimeout) else "error"
 
-    The append is made by the worker: the flow's own cancellation does not reach it, a shutdown does (K-RUN-3).
-    """
+
+async def _record_untyped(context: Context, attempt: Attempt, error: Exception) -> BaseException:
+    """Record any other error, and return what to raise: the error itself, or that the step is in doubt."""
+    if attempt.step.at_most_once:
+        return await leave_in_doubt(context, attempt.journal_id, attempt.number, _reason(error), describe_error(error))
+    await _append_failure(context, attempt, error)
+    return error
+
+
+async def _record_cancelled(context: Context, attempt: Attempt) -> None:
+    """Record that the flow gave the step up; a shutdown records nothing (K-RUN-3)."""
     if context.ending is not None:
         return
-    box = _Box()
-    context.workers.start_soon(_append_cancelled, context, attempt, box, name=f"cancelled {attempt.journal_id}")
-    with trio.CancelScope(shield=True):
-        await box.settled.wait()
-    if box.error is not None:
-        raise box.error
-
-
-async def _append_cancelled(context: Context, attempt: Attempt, box: _Box) -> None:
-    try:
-        await context.commit(
-            events.STEP_CANCELLED, f'{{"attempt":{attempt.number},"step":{quoted(attempt.journal_id)}}}'
-        )
-    except ControlSignal as signal:
-        box.error = signal
-    finally:
-        box.settled.set()
+    if attempt.step.at_most_once:
+        await leave_in_doubt(context, attempt.journal_id, attempt.number, "cancelled", None)
+        return
+    await append_by_worker(
+        context, events.STEP_CANCELLED, f'{{"attempt":{attempt.number},"step":{quoted(attempt.journal_id)}}}'
+    )

@@ -6,17 +6,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Self
 
 from kernel.jsonform import Json, MalformedJson, NoJsonForm
 
 __all__ = [
     "AppendUnknown",
+    "BlockingSignal",
+    "CancelRequested",
     "ConcurrencyConflict",
+    "ContentMissingError",
+    "ContinuedAsNew",
     "ControlSignal",
     "CorruptLog",
     "DuplicateStep",
     "ExecutionBlocked",
+    "ExecutionCancelled",
     "ExecutionFailed",
     "ExecutionInterrupted",
     "ExecutionMismatch",
@@ -24,22 +30,27 @@ __all__ = [
     "GateInBranch",
     "GateTimeout",
     "KernelError",
+    "LeaseHeld",
     "LogTruncated",
     "MalformedJson",
     "NoJsonForm",
     "NonDeterministicFlow",
     "NotAStore",
+    "NotEnded",
+    "NothingToResolve",
     "ReservedEventType",
     "RunEnded",
     "RunInterrupted",
     "RunLost",
     "SnapshotUnreadable",
+    "StepInDoubt",
     "StepTimeout",
     "StoreUnavailable",
     "StoreVersion",
     "SurfaceConflict",
     "Suspended",
     "SyscallOutsideFlow",
+    "TooLarge",
     "TypedFailure",
     "UndeclaredFailure",
     "UnknownEffect",
@@ -71,6 +82,14 @@ class ConcurrencyConflict(KernelError):
 
 class Fenced(KernelError):
     """A newer owner has claimed the execution; nothing was written (K-LOG-2)."""
+
+
+class ContentMissingError(KernelError):
+    """An event's payload is stored by reference, and the content store has nothing under it (K-LOG-6)."""
+
+
+class LeaseHeld(KernelError):
+    """Another worker drives the execution, and its lease has not run out (K-RUN-3)."""
 
 
 class AppendUnknown(KernelError):
@@ -125,6 +144,10 @@ class ExecutionFailed(KernelError):
         self.error = error
 
 
+class ExecutionCancelled(ExecutionFailed):
+    """The execution was cancelled; `error` says why, and what went wrong on the way out."""
+
+
 class ExecutionBlocked(KernelError):
     """The execution cannot go on by itself; `reason` is what its log says."""
 
@@ -132,6 +155,14 @@ class ExecutionBlocked(KernelError):
         super().__init__(f"execution {execution_id!r} is blocked: {reason}")
         self.execution_id = execution_id
         self.reason = reason
+
+
+class NotEnded(KernelError):
+    """The execution has not ended, so it is not deleted; cancel it first (K-USER-1)."""
+
+
+class NothingToResolve(KernelError):
+    """The execution is not blocked, or the step is not in doubt: there is nothing to say about it (K-FLOW-4)."""
 
 
 class ExecutionInterrupted(KernelError):
@@ -170,12 +201,23 @@ class UndeclaredFailure(KernelError):
     """The log holds a typed failure that the step no longer declares; declare it, or give the step a new id."""
 
 
+class TooLarge(NoJsonForm):
+    """A value's JSON form is larger than the runtime lets a payload be; `path` says which value (K-LOG-6)."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.what}; {self.remedy}"
+
+
 class StepTimeout(KernelError):
     """A step's attempt passed its deadline; its effect may still be at work (K-FLOW-3)."""
 
 
 class GateTimeout(KernelError):
-    """A gate's time was up before a delivery came."""
+    """A gate's time was up before a delivery came; `arrived` is what has come of several, by (on, key)."""
+
+    def __init__(self, message: str, arrived: Mapping[tuple[str, str | None], Json] | None = None) -> None:
+        super().__init__(message)
+        self.arrived = dict(arrived or {})
 
 
 class DuplicateStep(KernelError):
@@ -213,11 +255,28 @@ class Suspended(ControlSignal):
     """The run has parked at a gate."""
 
 
-class NonDeterministicFlow(ControlSignal):
-    """What the flow asks for is not what its log says it asked for before: the execution blocks, with nothing lost.
+class ContinuedAsNew(ControlSignal):
+    """The run is over, and the execution begins again with another input (K-RUN-7)."""
 
-    A signal, because a handler in the flow that took it for a step's failure would undo work that is done (K-FLOW-9).
+
+class CancelRequested(ControlSignal):
+    """The execution is to be cancelled: a flow may clean up on its way out, and comes to no other end (K-RUN-4)."""
+
+
+class BlockingSignal(ControlSignal):
+    """The execution cannot go on by itself: the run makes no syscall after this, and its log will say so.
+
+    A signal, because a handler in the flow that took it for a step's failure would undo work that is done.
     """
+
+
+class NonDeterministicFlow(BlockingSignal):
+    """What the flow asks for is not what its log says it asked for before: the execution blocks, with nothing lost
+    (K-FLOW-9)."""
+
+
+class StepInDoubt(BlockingSignal):
+    """An at-most-once step may have had its effect, and nobody knows: an operator has to say (K-FLOW-4)."""
 
 
 class RunLost(ControlSignal):

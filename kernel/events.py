@@ -11,8 +11,15 @@ import attrs
 from kernel.errors import CorruptLog, StoreVersion
 from kernel.jsonform import Json, MalformedJson, decode_canonical, encode
 
-# 1.25.0, additive over the records' 1.24.0: `seq`, `inputDigest`, `attempt`, `due` and `deliveryId` payload fields,
-# `metadata.appendId`, and `metadata.effect` / `metadata.attempt` on what an effect emits.
+# 1.25.0, additive over the records' 1.24.0:
+# - payload fields `seq`, `inputDigest`, `attempt`, `due` and `deliveryId`;
+# - `metadata.appendId`, and `metadata.effect` / `metadata.attempt` on what an effect emits;
+# - EFFECT_INDOUBT `reason` and `failure`; EFFECT_RESOLVED and EXECUTION_UNBLOCKED, by which an operator goes on;
+# - STEP_STARTED `tries`, and STEP_FAILED `retryDue` of an attempt that is no end of its step;
+# - EXECUTION_SUSPENDED `mode` and `members` of a gate of several; GATE_DELIVERED, a delivery that leaves it closed;
+# - CANCEL_REQUESTED with `reason` and `at`, the syscall it was raised at; also as what a gate was passed on;
+# - EXECUTION_CANCELLED `failure`, EXECUTION_STARTED `deadline`;
+# - EXECUTION_CONTINUED, a new beginning under the same id; `metadata.forkedFrom` on what a fork has copied.
 EVENT_SCHEMA_VERSION = "1.25.0"
 KERNEL_ABI_VERSION = "1.1.0"
 WIRE_ABI_VERSION = "1.0.0"
@@ -20,7 +27,9 @@ WIRE_ABI_VERSION = "1.0.0"
 EXECUTION_STARTED = "EXECUTION_STARTED"
 EXECUTION_SUSPENDED = "EXECUTION_SUSPENDED"
 EXECUTION_RESUMED = "EXECUTION_RESUMED"
+EXECUTION_CONTINUED = "EXECUTION_CONTINUED"
 EXECUTION_BLOCKED = "EXECUTION_BLOCKED"
+EXECUTION_UNBLOCKED = "EXECUTION_UNBLOCKED"
 EXECUTION_COMPLETED = "EXECUTION_COMPLETED"
 EXECUTION_FAILED = "EXECUTION_FAILED"
 EXECUTION_CANCELLED = "EXECUTION_CANCELLED"
@@ -29,22 +38,30 @@ STEP_COMPLETED = "STEP_COMPLETED"
 STEP_FAILED = "STEP_FAILED"
 STEP_CANCELLED = "STEP_CANCELLED"
 EFFECT_INDOUBT = "EFFECT_INDOUBT"
+EFFECT_RESOLVED = "EFFECT_RESOLVED"
 DECISION_RECORDED = "DECISION_RECORDED"
 SURFACE_PATCH = "SURFACE_PATCH"
 STREAM_CHUNK = "STREAM_CHUNK"
 TIMER_FIRED = "TIMER_FIRED"
+CANCEL_REQUESTED = "CANCEL_REQUESTED"
+GATE_DELIVERED = "GATE_DELIVERED"
 
 TERMINAL_TYPES = frozenset({EXECUTION_COMPLETED, EXECUTION_FAILED, EXECUTION_CANCELLED})
 KERNEL_TYPES = TERMINAL_TYPES | {
     EXECUTION_STARTED,
     EXECUTION_SUSPENDED,
     EXECUTION_RESUMED,
+    EXECUTION_CONTINUED,
+    GATE_DELIVERED,
     EXECUTION_BLOCKED,
+    EXECUTION_UNBLOCKED,
+    CANCEL_REQUESTED,
     STEP_STARTED,
     STEP_COMPLETED,
     STEP_FAILED,
     STEP_CANCELLED,
     EFFECT_INDOUBT,
+    EFFECT_RESOLVED,
     DECISION_RECORDED,
 }
 """The kernel's own facts: flows may not emit them, and they are never stamped (ADR 0102 D1)."""

@@ -14,17 +14,25 @@ from kernel import events
 from kernel.errors import CorruptLog
 from kernel.events import Envelope
 from kernel.jsonform import Json
-from kernel.state import EMPTY, Decision, FlowState, Resume, StepEntry, StepOutcome, Variables
+from kernel.state import (
+    EMPTY,
+    Decision,
+    FlowState,
+    Gate,
+    GateMember,
+    GateMode,
+    Resume,
+    StepEntry,
+    StepOutcome,
+    Variables,
+)
 
 _Payload = dict[str, Json]
 
 
 def fold_events(log: Iterable[Envelope], state: FlowState = EMPTY) -> FlowState:
     """Return the state after `log`, begun from `state`.  Pure: neither argument is changed, whatever is shared."""
-    fold = FoldPass(state)
-    for event in log:
-        fold.apply(event)
-    return fold.release()
+    return FoldPass.of(log, state)
 
 
 class FoldPass:
@@ -37,6 +45,14 @@ class FoldPass:
     def __init__(self, state: FlowState = EMPTY) -> None:
         self.state: FlowState = state.copy()
         self._owned: set[str] = set()  # names of containers and emit-trie paths that only this pass can see
+
+    @classmethod
+    def of(cls, log: Iterable[Envelope], state: FlowState = EMPTY) -> FlowState:
+        """Return the state after `log`, begun from `state`."""
+        fold = cls(state)
+        for event in log:
+            fold.apply(event)
+        return fold.release()
 
     def release(self) -> FlowState:
         """Return the state, for keeping; whatever is folded later copies again."""
@@ -59,6 +75,8 @@ class FoldPass:
             handler(self, event, cast(_Payload, event.payload))
         if "flowEmit" in event.metadata:
             self.count_stamp(event)
+        if "forkedFrom" in event.metadata:
+            state["provenance"] = event.metadata["forkedFrom"]
 
     def count_stamp(self, event: Envelope) -> None:
         """Increment `_flowEmits[digest]`, for an envelope of any type (K-FOLD-2, K-FOLD-3)."""
@@ -78,6 +96,10 @@ class FoldPass:
         count = leaf.get(digest, 0)
         assert isinstance(count, int)
         leaf[digest] = count + 1
+
+    def disown(self) -> None:
+        """Copy whatever is changed next: containers were exchanged."""
+        self._owned.clear()
 
     # ---- ownership ---------------------------------------------------------------------------------------------------
 
@@ -146,32 +168,62 @@ def _execution_started(fold: FoldPass, event: Envelope, payload: _Payload) -> No
     state["flowVersion"] = cast("str | None", payload.get("flowVersion"))
     state["input"] = payload.get("input")
     state["status"] = "running"
+    if payload.get("deadline") is not None:
+        state["deadline"] = cast(int, payload["deadline"])
+
+
+def _execution_continued(fold: FoldPass, event: Envelope, payload: _Payload) -> None:
+    """Begin anew: what the flow did before is not replayed any more.  The memory of deliveries stays (K-RUN-7)."""
+    state = fold.state
+    state.setdefault("firstInput", state["input"])
+    state["continued"] = state.get("continued", 0) + 1
+    state["input"] = payload.get("input")
+    state["status"] = "running"
+    state["steps"], state["resumes"], state["variables"], state["gate"] = {}, [], {}, None
+    fold.disown()
 
 
 def _execution_suspended(fold: FoldPass, event: Envelope, payload: _Payload) -> None:
-    state = fold.state
-    state["status"] = "suspended"
-    state["gate"] = {
-        "ordinal": len(state["resumes"]),
+    gate: Gate = {
+        "ordinal": len(fold.state["resumes"]),
         "on": cast(str, payload["on"]),
         "correlationKey": cast("str | None", payload.get("correlationKey")),
         "due": cast("int | None", payload.get("due")),
     }
+    if "members" in payload:
+        gate["mode"] = cast("GateMode", payload["mode"])
+        gate["members"] = cast("list[GateMember]", payload["members"])
+    fold.state["status"] = "suspended"
+    fold.state["gate"] = gate
+
+
+def _delivered(fold: FoldPass, payload: _Payload) -> Resume:
+    """Remember the delivery, and return it."""
+    delivery_id = cast(str, payload.get("deliveryId", ""))
+    if delivery_id:
+        fold.own_deliveries()[delivery_id] = len(fold.state["resumes"])
+    return {
+        "on": cast(str, payload["on"]),
+        "correlationKey": cast("str | None", payload.get("correlationKey")),
+        "payload": payload.get("payload"),
+        "deliveryId": delivery_id,
+    }
+
+
+def _gate_delivered(fold: FoldPass, event: Envelope, payload: _Payload) -> None:
+    arrival, gate = _delivered(fold, payload), fold.state["gate"]
+    if gate is not None:
+        fold.state["gate"] = {**gate, "arrived": [*gate.get("arrived", ()), arrival]}
 
 
 def _execution_resumed(fold: FoldPass, event: Envelope, payload: _Payload) -> None:
-    delivery_id = cast(str, payload.get("deliveryId", ""))
-    resumes = fold.own_resumes()
-    if delivery_id:
-        fold.own_deliveries()[delivery_id] = len(resumes)
-    resumes.append(
-        {
-            "on": cast(str, payload["on"]),
-            "correlationKey": cast("str | None", payload.get("correlationKey")),
-            "payload": payload.get("payload"),
-            "deliveryId": delivery_id,
-        }
-    )
+    resume, gate = _delivered(fold, payload), fold.state["gate"]
+    if gate is not None and "members" in gate:
+        resume["mode"] = gate["mode"]
+        resume["members"] = gate["members"]
+        if "arrived" in gate:
+            resume["arrived"] = gate["arrived"]
+    fold.own_resumes().append(resume)
     fold.state["status"] = "running"
     fold.state["gate"] = None
 
@@ -194,9 +246,21 @@ def _execution_cancelled(fold: FoldPass, event: Envelope, payload: _Payload) -> 
     fold.state["error"] = payload.get("error")
 
 
+def _cancel_requested(fold: FoldPass, event: Envelope, payload: _Payload) -> None:
+    """The gate stays: the flow comes to it once more, and passes it with the cancellation."""
+    fold.state["cancelRequest"] = payload
+    fold.state["status"] = "running"
+    fold.state["blocked"] = None
+
+
 def _execution_blocked(fold: FoldPass, event: Envelope, payload: _Payload) -> None:
     fold.state["status"] = "blocked"
     fold.state["blocked"] = payload
+
+
+def _execution_unblocked(fold: FoldPass, event: Envelope, payload: _Payload) -> None:
+    fold.state["status"] = "running"
+    fold.state["blocked"] = None
 
 
 def _step_started(fold: FoldPass, event: Envelope, payload: _Payload) -> None:
@@ -215,9 +279,13 @@ def _step_started(fold: FoldPass, event: Envelope, payload: _Payload) -> None:
         "failure": None,
         "resolution": None if earlier is None else earlier["resolution"],
     }
+    if "tries" in payload:
+        steps[step]["tries"] = cast(int, payload["tries"])
 
 
-def _end_step(fold: FoldPass, step: str, outcome: StepOutcome, output: Json, failure: Json) -> None:
+def _end_step(
+    fold: FoldPass, step: str, outcome: StepOutcome, output: Json, failure: Json, retry_due: Json = None
+) -> None:
     steps = fold.own_steps()
     entry = steps.get(step)
     if entry is None:
@@ -228,6 +296,10 @@ def _end_step(fold: FoldPass, step: str, outcome: StepOutcome, output: Json, fai
     entry["outcome"] = outcome
     entry["output"] = output
     entry["failure"] = failure
+    if retry_due is not None:
+        entry["retryDue"] = cast(int, retry_due)
+    elif "retryDue" in entry:
+        del entry["retryDue"]
     steps[step] = entry
 
 
@@ -252,7 +324,7 @@ def _step_completed(fold: FoldPass, event: Envelope, payload: _Payload) -> None:
 def _step_failed(fold: FoldPass, event: Envelope, payload: _Payload) -> None:
     reason = payload.get("reason")
     outcome: StepOutcome = "typed" if reason == "typed" else "timeout" if reason == "timeout" else "error"
-    _end_step(fold, cast(str, payload["step"]), outcome, None, payload.get("failure"))
+    _end_step(fold, cast(str, payload["step"]), outcome, None, payload.get("failure"), payload.get("retryDue"))
 
 
 def _step_cancelled(fold: FoldPass, event: Envelope, payload: _Payload) -> None:
@@ -260,7 +332,19 @@ def _step_cancelled(fold: FoldPass, event: Envelope, payload: _Payload) -> None:
 
 
 def _effect_indoubt(fold: FoldPass, event: Envelope, payload: _Payload) -> None:
-    _end_step(fold, cast(str, payload["step"]), "indoubt", None, None)
+    _end_step(fold, cast(str, payload["step"]), "indoubt", None, payload.get("failure"))
+
+
+def _effect_resolved(fold: FoldPass, event: Envelope, payload: _Payload) -> None:
+    """Take an operator's word for the end of a step, or for trying it again (K-FLOW-4)."""
+    step, said = cast(str, payload["step"]), payload.get("resolution")
+    if said == "completed":
+        _end_step(fold, step, "completed", payload.get("output"), None)
+    elif said == "failed":
+        _end_step(fold, step, "typed", None, payload.get("failure"))
+    entry = fold.own_steps().get(step)
+    if entry is not None:
+        fold.own_steps()[step] = {**entry, "resolution": {"attempt": payload.get("attempt"), "resolution": said}}
 
 
 def _decision_recorded(fold: FoldPass, event: Envelope, payload: _Payload) -> None:
@@ -273,17 +357,22 @@ def _decision_recorded(fold: FoldPass, event: Envelope, payload: _Payload) -> No
 
 HANDLERS: dict[str, Callable[[FoldPass, Envelope, _Payload], None]] = {
     events.EXECUTION_STARTED: _execution_started,
+    events.EXECUTION_CONTINUED: _execution_continued,
     events.EXECUTION_SUSPENDED: _execution_suspended,
+    events.GATE_DELIVERED: _gate_delivered,
     events.EXECUTION_RESUMED: _execution_resumed,
     events.EXECUTION_BLOCKED: _execution_blocked,
+    events.EXECUTION_UNBLOCKED: _execution_unblocked,
     events.EXECUTION_COMPLETED: _execution_completed,
     events.EXECUTION_FAILED: _execution_failed,
     events.EXECUTION_CANCELLED: _execution_cancelled,
+    events.CANCEL_REQUESTED: _cancel_requested,
     events.STEP_STARTED: _step_started,
     events.STEP_COMPLETED: _step_completed,
     events.STEP_FAILED: _step_failed,
     events.STEP_CANCELLED: _step_cancelled,
     events.EFFECT_INDOUBT: _effect_indoubt,
+    events.EFFECT_RESOLVED: _effect_resolved,
     events.DECISION_RECORDED: _decision_recorded,
 }
 """The event types the fold knows; any other folds as a no-op but for its position and its stamp (K-FOLD-7)."""

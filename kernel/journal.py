@@ -13,10 +13,10 @@ from typing import cast
 import attrs
 import trio
 
-from kernel.errors import AppendUnknown, ConcurrencyConflict, LogTruncated, RunLost, StoreUnavailable
+from kernel.errors import AppendUnknown, ConcurrencyConflict, LogTruncated, RunLost, StoreUnavailable, TooLarge
 from kernel.events import Envelope, seal
 from kernel.fold import FoldPass
-from kernel.jsonform import Json
+from kernel.jsonform import Json, encode
 from kernel.lifecycle import Loaded, save_snapshot
 from kernel.ports import Clock, Status, Stores
 from kernel.projections import Projection
@@ -55,6 +55,9 @@ class Journal:
     projections: Sequence[Projection] = ()
     observers: Sequence[Observer] = ()
     snapshot_every: int | None = None
+    payload_bytes_max: int | None = None
+    cancel: Json = None  # why the execution is to be cancelled, from when this process knows; None: it is not
+    naps: set[trio.CancelScope] = attrs.field(factory=set)  # waits that a cancellation ends
     _since_snapshot: int = 0
     _busy: bool = False
     _queue: deque[trio.Event] = attrs.field(factory=deque)
@@ -71,6 +74,7 @@ class Journal:
         projections: Sequence[Projection],
         observers: Sequence[Observer],
         snapshot_every: int | None,
+        payload_bytes_max: int | None = None,
     ) -> Journal:
         """Return a journal that goes on from a loaded log."""
         return cls(
@@ -84,6 +88,8 @@ class Journal:
             projections=projections,
             observers=observers,
             snapshot_every=snapshot_every,
+            payload_bytes_max=payload_bytes_max,
+            cancel=_reason(loaded.fold.state),
             since_snapshot=loaded.fold.state["lastSequence"] - loaded.snapshot_sequence,
         )
 
@@ -91,6 +97,20 @@ class Journal:
     def state(self) -> FlowState:
         """The state after the last durable event: to be read, not kept."""
         return self.fold.state
+
+    def encode(self, value: object, at: str = "payload") -> str:
+        """Return the canonical text of a value that is to be recorded.  Raises `NoJsonForm`, `TooLarge` (K-LOG-6)."""
+        text = encode(value, at=at)
+        if self.payload_bytes_max is not None:
+            check_size(text, at, self.payload_bytes_max)
+        return text
+
+    def ask_cancel(self, reason: Json) -> None:
+        """The execution is to be cancelled: its flow will see it at its next syscall that is not served (K-RUN-4)."""
+        if self.cancel is None:
+            self.cancel = reason
+            for nap in self.naps:
+                nap.cancel()
 
     async def commit(
         self,
@@ -202,8 +222,7 @@ class Journal:
         flow_id = state["flowId"] or cast(str, payload["flowId"])
         if status != "suspended":
             return flow_id, status, None
-        gate = state["gate"]
-        return flow_id, status, cast("int | None", payload.get("due")) if gate is None else gate["due"]
+        return flow_id, status, next_due(state, cast("int | None", payload.get("due")))
 
     def _absorb(self, envelope: Envelope) -> None:
         self.fold.apply(envelope)
@@ -218,11 +237,39 @@ class Journal:
         self._since_snapshot = 0
 
 
+def check_size(text: str, at: str, bytes_max: int) -> None:
+    """Raise `TooLarge` if a text is larger than a payload may be."""
+    size = len(text) if text.isascii() else len(text.encode())
+    if size > bytes_max:
+        what = f"its JSON has {size} bytes, {bytes_max} is the most that is recorded"
+        raise TooLarge(at, what, "keep it elsewhere, and name the place")
+
+
+def next_due(state: FlowState, gate_due: int | None = None) -> int | None:
+    """Return when time will do something to a parked execution: its gate's timer, or its deadline.
+
+    `gate_due` is for a gate that is about to be appended.
+    """
+    gate, deadline = state["gate"], state.get("deadline")
+    due = gate_due if gate is None else gate["due"]
+    if deadline is None or state["cancelRequest"] is not None:
+        return due
+    return deadline if due is None else min(due, deadline)
+
+
+def _reason(state: FlowState) -> Json:
+    request = state["cancelRequest"]
+    return request["reason"] if isinstance(request, dict) else None
+
+
 STATUS_AFTER: dict[str, Status] = {
     "EXECUTION_STARTED": "running",
     "EXECUTION_SUSPENDED": "suspended",
     "EXECUTION_RESUMED": "running",
+    "EXECUTION_CONTINUED": "running",
     "EXECUTION_BLOCKED": "blocked",
+    "EXECUTION_UNBLOCKED": "running",
+    "CANCEL_REQUESTED": "running",
     "EXECUTION_COMPLETED": "completed",
     "EXECUTION_FAILED": "failed",
     "EXECUTION_CANCELLED": "cancelled",

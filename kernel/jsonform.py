@@ -382,6 +382,7 @@ class _Orjson:
 _ASTRAL_LEADS: Final = (b"\xf0", b"\xf1", b"\xf2", b"\xf3", b"\xf4")
 _DIGITS_AS_ZEROS: Final = bytes(ord("0") if byte in b"0123456789" else ord(" ") for byte in range(256))
 _LONG_NUMBER: Final = b"0" * 16
+_LONG_TOKEN: Final = re.compile(rb"[:,\[\s][-0-9.]{16}")
 _INTEGRAL_FLOAT: Final = re.compile(rb"\.0(?![0-9])")
 
 
@@ -442,8 +443,9 @@ def _decode_fast(fast: _Orjson, raw: bytes) -> Json:
 
 
 def _decode_canonical_fast(fast: _Orjson, raw: bytes) -> Json:
-    # orjson reads integers up to 64 bits as int; a number with fewer than 16 digits in a row cannot tell.
-    if _LONG_NUMBER in raw.translate(_DIGITS_AS_ZEROS):
+    # orjson reads integers up to 64 bits as int; a number with fewer than 16 digits in a row cannot tell.  Hashes have
+    # such runs by chance, inside strings; a number inside an object or array follows one of these.
+    if _LONG_NUMBER in raw.translate(_DIGITS_AS_ZEROS) and (raw[:1] not in b"{[" or _LONG_TOKEN.search(raw)):
         raise ValueError("a long number: the slow path decides")
     return fast.loads(raw)
 

@@ -8,6 +8,7 @@ a defect of the store.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Literal, Protocol
 
 import attrs
@@ -115,6 +116,75 @@ class Mailbox(Protocol):
         """Return the ids of executions that have something pending, in order."""
 
 
+class Wakeups(Protocol):
+    """One subscriber's side of a subscription; one task waits at a time."""
+
+    async def wait(self) -> None:
+        """Return when the log may have grown since the last return; what came meanwhile is kept, as one return.
+
+        A cancelled wait loses nothing.  Raises `StoreUnavailable` where the store has to be asked; wait again then.
+        """
+
+
+class Notifications(Protocol):
+    """Wake-ups for whoever follows an execution (K-LOG-5, K-LIVE).
+
+    A wake-up carries nothing, so it cannot be wrong: `read_from` alone says what has happened.  After the newest change
+    there is at least one; any number may be repeated, late, or merged into a later one.
+    """
+
+    def subscribe(self, execution_id: str) -> AbstractAsyncContextManager[Wakeups]:
+        """Wake the holder for every change of the log from the block's entry to its end.
+
+        The execution need not exist yet, and may be deleted: there is nothing to wake for, then.
+        """
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class Lease:
+    """Who drives an execution, and until when by the owner's clock; a newer claim than `fence` has ended it."""
+
+    owner: str
+    until_ms: int
+    fence: int
+
+
+class Leases(Protocol):
+    """Ownership for a time, for several workers on one store (K-RUN-3).  The store compares no times: its users do.
+
+    A lease is a claim: it makes every older fence stale.  That, not its time, is what keeps two owners apart.
+    """
+
+    async def lease(self, execution_id: str) -> Lease | None:
+        """Return the execution's newest lease, or None if it has had none."""
+
+    async def acquire(self, execution_id: str, owner: str, *, until_ms: int, after: int) -> int:
+        """Claim the execution with a lease if its fence is `after`, and return its fence.
+
+        Raises `Fenced` if it is not: somebody has claimed it meanwhile; `UnknownExecution`.
+        """
+
+    async def renew(self, execution_id: str, *, fence: int, until_ms: int) -> None:
+        """Have the lease with this fence end at `until_ms`.  Raises `Fenced` if there is a newer claim."""
+
+
+class Disposal(Protocol):
+    """Deleting executions (K-USER-1)."""
+
+    async def delete(self, execution_id: str) -> None:
+        """Forget log, catalogue entry, snapshot and deliveries, all at once; a no-op for an unknown execution."""
+
+
+class ContentStore(Protocol):
+    """Large payloads, kept apart from the log under the hash of their text (K-LOG-6)."""
+
+    async def put_content(self, hash: str, text: str) -> None:
+        """Make the text durable; putting the same again changes nothing."""
+
+    async def content(self, hash: str) -> str | None:
+        """Return the text, or None if there is none."""
+
+
 class Clock(Protocol):
     """Time, for timestamps and due times; milliseconds since the epoch."""
 
@@ -142,3 +212,5 @@ class Stores:
     events: EventStore
     snapshots: SnapshotStore
     mailbox: Mailbox
+    leases: Leases | None = None  # for several workers
+    disposal: Disposal | None = None  # for deleting

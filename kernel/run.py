@@ -10,7 +10,16 @@ import trio
 from kernel import events
 from kernel.context import Context
 from kernel.definitions import Effect, Flow
-from kernel.errors import ControlSignal, NoJsonForm, RunInterrupted, Suspended, TypedFailure, describe_error
+from kernel.errors import (
+    ContinuedAsNew,
+    ControlSignal,
+    NoJsonForm,
+    RunInterrupted,
+    StepInDoubt,
+    Suspended,
+    TypedFailure,
+    describe_error,
+)
 from kernel.journal import Journal
 from kernel.jsonform import DEPTH_MAX_STORED, Json, encode, fresh
 from kernel.parts import Parts
@@ -44,7 +53,7 @@ async def run_once(journal: Journal, flow: Flow, surroundings: Surroundings) -> 
         output = await flow.function(context, fresh(journal.state["input"]))
     except BaseException as raised:
         ending = verdict(raised)
-        if context.divergence is not None and isinstance(ending, Exception | ControlSignal):
+        if context.blocker is not None and isinstance(ending, Exception | ControlSignal):
             await _block(journal, context)
             return
         if not isinstance(ending, Exception | ControlSignal):
@@ -54,6 +63,9 @@ async def run_once(journal: Journal, flow: Flow, surroundings: Surroundings) -> 
             raise
         if _is_over(context, raised):
             return
+        if context.cancelling.has_begun:
+            await _cancel(journal, context, ending)
+            return
         context.end(f"it ended with {type(ending).__name__}")
         if isinstance(ending, ControlSignal):
             raise RunInterrupted(
@@ -61,32 +73,53 @@ async def run_once(journal: Journal, flow: Flow, surroundings: Surroundings) -> 
             ) from raised
         await _fail(journal, ending)
         return
-    if context.divergence is not None:
+    if context.blocker is not None:
         await _block(journal, context)
-    elif not _is_over(context, None):
+    elif _is_over(context, None):
+        return
+    elif context.cancelling.has_begun:
+        await _cancel(journal, context, None)
+    else:
         context.end("the flow has returned")
         await _complete(journal, output)
 
 
+async def _cancel(journal: Journal, context: Context, ending: BaseException | None) -> None:
+    """The flow was told, and is through with its way out: whatever it makes of it, it has come to no other end."""
+    context.end("the execution is cancelled")
+    payload: dict[str, Json] = {"error": {"message": context.cancelling.reason, "type": "CancelRequested"}}
+    if isinstance(ending, Exception):
+        payload["failure"] = describe(ending)
+    await journal.commit(events.EXECUTION_CANCELLED, encode(payload, depth_max=DEPTH_MAX_STORED))
+
+
 async def _block(journal: Journal, context: Context) -> None:
-    """The flow is not the one its log tells of: stop, whatever it made of it, and undo nothing (K-FLOW-9)."""
-    context.end("flow and log have parted")
+    """The flow is not the one its log tells of, or a step is in doubt: stop, whatever the flow made of it, and undo
+    nothing (K-FLOW-4, K-FLOW-9)."""
+    context.end("the execution is blocked")
     if context.signal is not None:
         raise context.signal  # lost or interrupted before: the owner starts again, and comes here again
-    reason = {"detail": str(context.divergence), "reason": "nondeterministic"}
+    if journal.state["status"] == "blocked":
+        return  # it was run to be cancelled, and did not come so far
+    reason: dict[str, Json] = {"detail": str(context.blocker), "reason": "nondeterministic"}
+    if isinstance(context.blocker, StepInDoubt):
+        reason |= {"reason": "indoubt", "steps": [*sorted(context.doubts)]}
     await journal.commit(events.EXECUTION_BLOCKED, encode(reason))
 
 
 def _is_over(context: Context, raised: BaseException | None) -> bool:
     """Has a signal ended the run before its flow came to an end, whatever the flow made of it?
 
-    A flow that swallows the signal, or raises something else in its place, changes nothing: its log says it is parked,
+    A flow that swallows the signal, or raises something else in its place, changes nothing: its log says it is parked
+    or begins anew,
     and a lost or interrupted run is its owner's affair.  Only a real error *beside* a suspension, in a group, is that
     error (K-FLOW-8).
     """
     signal = context.signal
     if signal is None:
         return False
+    if isinstance(signal, ContinuedAsNew):
+        return True
     if not isinstance(signal, Suspended):
         raise signal
     if raised is None or not isinstance(verdict(raised), Exception):
@@ -96,7 +129,7 @@ def _is_over(context: Context, raised: BaseException | None) -> bool:
 
 async def _complete(journal: Journal, output: object) -> None:
     try:
-        text = encode(output, at="output")
+        text = journal.encode(output, "output")
     except NoJsonForm as error:
         await _fail(journal, error)
         return

@@ -1,63 +1,48 @@
-"""The runtime: starts, resumes and recovers executions in one process (K-RUN)."""
+"""The runtime: what callers, clients and operators ask of executions (K-RUN, K-USER)."""
 
 from __future__ import annotations
 
 import contextlib
-import logging
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import cast
 
 import attrs
 import trio
 
-from kernel import events
+from kernel import cancelling, events
 from kernel.adapters.system import SystemChance, SystemClock
-from kernel.context import TIMER
 from kernel.definitions import Effect, Flow
+from kernel.doubt import UNSAID, Unsaid, in_doubt, resolution_of, resolution_payload
+from kernel.driving import LOSSES_MAX, TIMER_DELIVERY, Driver
 from kernel.errors import (
-    CorruptLog,
+    ConcurrencyConflict,
     ExecutionBlocked,
+    ExecutionCancelled,
     ExecutionFailed,
     ExecutionInterrupted,
     ExecutionMismatch,
     Fenced,
-    RunInterrupted,
+    NotEnded,
+    NothingToResolve,
     RunLost,
+    TypedFailure,
     UnknownExecution,
-    UnknownFlow,
 )
 from kernel.events import quoted
-from kernel.journal import AppendIds, Journal, Observer
+from kernel.forks import forked
+from kernel.gates import TIMER
+from kernel.journal import AppendIds, Journal, Observer, check_size, next_due
 from kernel.jsonform import Json, encode, fresh
-from kernel.lifecycle import Loaded, compact, load
+from kernel.leases import Owner, Ownership
+from kernel.lifecycle import compact, read_log
 from kernel.parts import Parts
-from kernel.ports import Chance, Clock, Delivery, Stores
+from kernel.ports import CatalogueEntry, Chance, Clock, Delivery, Status, Stores
 from kernel.projections import Projection
-from kernel.run import Surroundings, run_once
+from kernel.run import Surroundings
 from kernel.state import TERMINAL, FlowState
 
-logger = logging.getLogger("kernel")
-
-_LOSSES_MAX = 16
-
-_RESERVED_ON = frozenset({TIMER, events.TIMER_FIRED})
-_RESERVED_DELIVERY = "timer:"
-
-
-@attrs.define(kw_only=True)
-class _Live:
-    """An execution this process is driving.  Mutable: `poked` is set while its loop is to look at its mail again."""
-
-    poked: bool = False
-    lost: int = 0  # positions lost in a row without the log getting any longer
-    lost_at: int = -1  # the position that was lost last
-
-
-@attrs.frozen(kw_only=True)
-class _Timer:
-    """A gate's timer that this process watches."""
-
-    due_ms: int
-    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+_RESERVED_ON = frozenset({TIMER, events.TIMER_FIRED, events.CANCEL_REQUESTED})
+_RESERVED_DELIVERIES = (TIMER_DELIVERY, cancelling.DELIVERY_ID)
 
 
 @attrs.frozen(kw_only=True)
@@ -77,7 +62,7 @@ class Handle:
 
 
 class Runtime:
-    """Runs flows over stores.  Mutable: knows which executions this process drives.  Made by `open_runtime`."""
+    """Runs flows over stores.  Mutable: knows which executions are being started.  Made by `open_runtime`."""
 
     def __init__(
         self,
@@ -93,46 +78,66 @@ class Runtime:
         projections: Sequence[Projection] = (),
         observers: Sequence[Observer] = (),
         snapshot_every: int | None = None,
+        worker: str | None = None,
+        lease_seconds: float | None = None,
+        payload_bytes_max: int | None = None,
     ) -> None:
         self._stores = stores
-        self._flows = {flow.id: flow for flow in flows}
-        self._workers = workers
-        self._incarnation = incarnation
         self._clock = clock or SystemClock()
         self._parts = parts or Parts()
         self._projections = projections
-        self._observers = observers
-        self._snapshot_every = snapshot_every
-        self._append_ids = AppendIds(incarnation)
-        self._surroundings = Surroundings(
-            parts=self._parts, registry=dict(effects or {}), chance=chance or SystemChance(), workers=workers
+        self._payload_bytes_max = payload_bytes_max
+        self._ownership = Ownership(
+            stores=stores,
+            clock=self._clock,
+            owner=Owner(incarnation=incarnation, worker=worker),
+            lease_ms=None if lease_seconds is None else round(lease_seconds * 1000),
         )
-        self._live: dict[str, _Live] = {}
-        self._fences: dict[str, int] = {}  # of executions this process owns
+        self._driver = Driver(
+            stores=stores,
+            flows=flows,
+            workers=workers,
+            clock=self._clock,
+            ownership=self._ownership,
+            surroundings=Surroundings(
+                parts=self._parts, registry=dict(effects or {}), chance=chance or SystemChance(), workers=workers
+            ),
+            append_ids=AppendIds(incarnation),
+            projections=projections,
+            observers=observers,
+            snapshot_every=snapshot_every,
+            payload_bytes_max=payload_bytes_max,
+        )
         self._starting: dict[str, int] = {}  # first appends under way: no orphans for recovery to adopt
-        self._timers: dict[str, _Timer] = {}  # one for each parked execution whose gate has a due time
-        self._waiting: dict[str, trio.Event] = {}  # set when the execution ends or this process stops driving it
-        self._interrupted: dict[str, BaseException] = {}
 
     # ---- starting ----------------------------------------------------------------------------------------------------
 
-    async def start(self, flow: Flow | str, input: Json = None, *, execution_id: str) -> Handle:
+    async def start(
+        self, flow: Flow | str, input: Json = None, *, execution_id: str, deadline_seconds: float | None = None
+    ) -> Handle:
         """Start an execution, once: the same id with the same flow and input again returns a handle to it (K-RUN-1).
 
+        When `deadline_seconds` have passed and it has not ended, it is cancelled; one that is blocked, when it goes on.
         Returns when the start is durable.  Raises `UnknownFlow`, `ExecutionMismatch`, `NoJsonForm`, `StoreUnavailable`.
         """
-        definition = self._flow(flow if isinstance(flow, str) else flow.id)
-        input_text = encode(input, at="input")
+        definition = self._driver.flow(flow if isinstance(flow, str) else flow.id)
+        input_text = self._encode(input, "input")
         version = "null" if definition.version is None else quoted(definition.version)
-        journal = self._new_journal(execution_id)
+        deadline = ""
+        if deadline_seconds is not None:
+            deadline = f'"deadline":{self._clock.now_ms() + round(deadline_seconds * 1000)},'
+        journal = self._driver.new_journal(execution_id)
         self._starting[execution_id] = self._starting.get(execution_id, 0) + 1
         try:
             await journal.commit(
                 events.EXECUTION_STARTED,
-                f'{{"flowId":{quoted(definition.id)},"flowVersion":{version},"input":{input_text}}}',
+                f'{{{deadline}"flowId":{quoted(definition.id)},"flowVersion":{version},"input":{input_text}}}',
             )
-            self._fences.setdefault(execution_id, journal.fence)
-            self._spawn(execution_id, journal)
+            if self._ownership.lease_ms is None:
+                self._driver.fences.setdefault(execution_id, journal.fence)
+                self._driver.spawn(execution_id, journal)
+            else:
+                self._driver.spawn(execution_id, None)  # which takes the lease; another worker may have been faster
         except (RunLost, Fenced):
             await self._check_same(execution_id, definition.id, input_text)
         finally:
@@ -141,38 +146,18 @@ class Runtime:
                 del self._starting[execution_id]
         return Handle(execution_id=execution_id, runtime=self)
 
-    def _flow(self, flow_id: str) -> Flow:
-        try:
-            return self._flows[flow_id]
-        except KeyError:
-            raise UnknownFlow(f"no flow {flow_id!r} here; registered are {sorted(self._flows)}") from None
-
-    def _new_journal(self, execution_id: str) -> Journal:
-        nothing = Loaded(
-            execution_id=execution_id,
-            fold=self._parts.fold(),
-            projected={p.name: p.initial for p in self._projections},
-            snapshot_sequence=-1,
-        )
-        return self._journal(nothing, fence=0)
-
-    def _journal(self, loaded: Loaded, fence: int) -> Journal:
-        return Journal.resume(
-            loaded,
-            stores=self._stores,
-            clock=self._clock,
-            append_ids=self._append_ids,
-            fence=fence,
-            projections=self._projections,
-            observers=self._observers,
-            snapshot_every=self._snapshot_every,
-        )
+    def _encode(self, value: Json, at: str) -> str:
+        text = encode(value, at=at)
+        if self._payload_bytes_max is not None:
+            check_size(text, at, self._payload_bytes_max)
+        return text
 
     async def _check_same(self, execution_id: str, flow_id: str, input_text: str) -> None:
-        state = (await self._load(execution_id)).fold.state
-        if state["flowId"] != flow_id or encode(state["input"]) != input_text:
+        state = (await self._driver.load(execution_id)).fold.state
+        first_input = state.get("firstInput", state["input"])
+        if state["flowId"] != flow_id or encode(first_input) != input_text:
             raise ExecutionMismatch(
-                f"execution {execution_id!r} exists, of flow {state['flowId']!r} with input {state['input']!r}; asked "
+                f"execution {execution_id!r} exists, of flow {state['flowId']!r} with input {first_input!r}; asked "
                 f"for was flow {flow_id!r} with input {input_text}: use another id"
             )
 
@@ -191,204 +176,220 @@ class Runtime:
 
         The same `delivery_id` again changes nothing.  Raises `UnknownExecution`, `NoJsonForm`, `StoreUnavailable`.
         """
-        if on in _RESERVED_ON or delivery_id.startswith(_RESERVED_DELIVERY):
+        if on in _RESERVED_ON or delivery_id.startswith(_RESERVED_DELIVERIES):
             raise ValueError(
                 f"delivery {delivery_id!r} on {on!r}: {sorted(_RESERVED_ON)} and ids that begin with "
-                f"{_RESERVED_DELIVERY!r} are the kernel's own"
+                f"{_RESERVED_DELIVERIES} are the kernel's own"
             )
-        payload_text = encode(payload)
+        payload_text = self._encode(payload, f"payload of delivery {delivery_id!r}")
         if await self._stores.events.entry(execution_id) is None:
             raise UnknownExecution(f"no execution {execution_id!r} to deliver {delivery_id!r} to: start it first")
         await self._stores.mailbox.put(
             execution_id,
             Delivery(delivery_id=delivery_id, on=on, correlation_key=correlation_key, payload_text=payload_text),
         )
-        await self._wake(execution_id)
+        await self._driver.wake(execution_id)
 
-    async def _wake(self, execution_id: str) -> None:
-        """Have a parked execution look at its mail.  One that runs elsewhere looks when it parks."""
-        live = self._live.get(execution_id)
-        if live is not None:
-            live.poked = True
-            return
+    async def cancel(self, execution_id: str, reason: str = "cancelled") -> None:
+        """Ask for an execution to be cancelled; when this returns, the request is durable (K-RUN-4).
+
+        The flow sees `CancelRequested` at its next syscall that is not served, parked or not; its sagas roll back; then
+        it has ended as cancelled.  One that has ended stays as it is.  Raises `UnknownExecution`, `StoreUnavailable`.
+        """
         entry = await self._stores.events.entry(execution_id)
-        if entry is not None and entry.status == "suspended":
-            self._spawn(execution_id, None)
+        if entry is None:
+            raise UnknownExecution(f"no execution {execution_id!r} to cancel")
+        if entry.status in TERMINAL:
+            return
+        await self._stores.mailbox.put(execution_id, cancelling.request(reason))
+        live = self._driver.live.get(execution_id)
+        if live is None:
+            entry = await self._stores.events.entry(execution_id)
+            if entry is not None and entry.status in ("suspended", "blocked"):
+                self._driver.spawn(execution_id, None, has_mail=True)
+            return
+        live.poked = live.has_mail = True
+        if live.journal is not None:
+            live.journal.ask_cancel(reason)
 
     # ---- recovering --------------------------------------------------------------------------------------------------
 
     async def recover_all(self) -> list[str]:
         """Take up what a dead process left: unfinished runs, timers, deliveries accepted and not yet consumed.
 
-        Returns the ids of executions now driven here.  What this process drives already is left alone (K-RUN-3).
+        With leases, what another worker drives is left alone until its lease runs out: call this now and then.  Returns
+        the ids of executions now driven here.  What this process drives already is left alone (K-RUN-3).
         """
         with_mail = set(await self._stores.mailbox.executions())
         adopted: list[str] = []
-        for entry in await self._stores.events.entries("running", "suspended"):
+        for entry in await self._stores.events.entries("running", "suspended", "blocked"):
             execution_id = entry.execution_id
-            if execution_id in self._live or execution_id in self._starting:
+            if execution_id in self._driver.live or execution_id in self._starting:
+                continue
+            if await self._ownership.is_held(entry):
                 continue
             if entry.status == "running" or execution_id in with_mail:
-                self._spawn(execution_id, None)
+                self._driver.spawn(execution_id, None, has_mail=execution_id in with_mail)
                 adopted.append(execution_id)
             elif entry.due_ms is not None:
-                self._watch_timer(execution_id, entry.due_ms)
+                self._driver.watch_timer(execution_id, entry.due_ms)
         return adopted
 
-    def _watch_timer(self, execution_id: str, due_ms: int) -> None:
-        watched = self._timers.get(execution_id)
-        if watched is None or watched.due_ms != due_ms:
-            self._drop_timer(execution_id)
-            timer = self._timers[execution_id] = _Timer(due_ms=due_ms)
-            self._workers.start_soon(self._fire_when_due, execution_id, timer, name=f"timer {execution_id}")
+    # ---- forking -----------------------------------------------------------------------------------------------------
 
-    def _drop_timer(self, execution_id: str) -> None:
-        timer = self._timers.pop(execution_id, None)
-        if timer is not None:
-            timer.scope.cancel()
+    async def fork(self, execution_id: str, *, upto: int | None = None, new_id: str) -> Handle:
+        """Make a new execution of the first events of another, up to and including `upto`, and let it go on (K-RUN-5).
 
-    async def _fire_when_due(self, execution_id: str, timer: _Timer) -> None:
-        with timer.scope:
-            await self._clock.sleep_until(timer.due_ms)
-        if self._timers.get(execution_id) is timer:
-            del self._timers[execution_id]
-            await self._wake(execution_id)
+        The same fork again returns a handle to it.  Raises `UnknownExecution`, `LogTruncated` if the log's beginning is
+        gone, `ValueError` for a position it has not, `ExecutionMismatch` if there is another execution of that id,
+        `AppendUnknown`: fork again, what is stored decides.
+        """
+        log = await read_log(self._stores.events, execution_id, 0)
+        if not log:
+            raise UnknownExecution(f"no execution {execution_id!r} in this store")
+        last = log[-1].sequence if upto is None else upto
+        if not 0 <= last <= log[-1].sequence:
+            raise ValueError(f"{execution_id!r} has events 0 to {log[-1].sequence}, wanted is a fork at {last}")
+        copies = forked(log[: last + 1], new_id)
+        state = self._parts.fold.of(copies)
+        try:
+            await self._stores.events.append(
+                new_id,
+                0,
+                copies,
+                fence=0,
+                flow_id=state["flowId"] or "",
+                status=cast("Status", state["status"]),
+                due_ms=next_due(state),
+            )
+        except (ConcurrencyConflict, Fenced):
+            there = await self.state(new_id)
+            if there["provenance"] != state["provenance"]:
+                raise ExecutionMismatch(f"execution {new_id!r} exists, and is another: use another id") from None
+        if state["status"] in ("running", "suspended"):
+            self._driver.spawn(new_id, None)
+        return Handle(execution_id=new_id, runtime=self)
+
+    # ---- going on after a block --------------------------------------------------------------------------------------
+
+    async def executions(
+        self, *statuses: Status, flow_id: str | None = None, id_prefix: str = ""
+    ) -> Sequence[CatalogueEntry]:
+        """Return what the catalogue says of the executions with one of `statuses` (all without), in order of id.
+
+        Those of one flow only, or whose ids begin alike, if asked.  `executions("blocked")` is what waits for an
+        operator; `state` says why, under `blocked`.
+        """
+        return [
+            entry
+            for entry in await self._stores.events.entries(*statuses)
+            if flow_id in (None, entry.flow_id) and entry.execution_id.startswith(id_prefix)
+        ]
+
+    async def delete(self, execution_id: str) -> None:
+        """Forget an execution that has ended, and all that is stored of it; an unknown one is no error (K-USER-1).
+
+        Its id may be used again.  Raises `NotEnded`, `StoreUnavailable`.
+        """
+        if self._stores.disposal is None:
+            raise ValueError("nothing can be deleted: the stores have no `disposal`")
+        entry = await self._stores.events.entry(execution_id)
+        if entry is not None and entry.status not in TERMINAL:
+            raise NotEnded(f"execution {execution_id!r} is {entry.status}: cancel it first, then delete it")
+        await self._stores.disposal.delete(execution_id)
+
+    async def resolve(
+        self,
+        execution_id: str,
+        step: str,
+        *,
+        completed: Json | Unsaid = UNSAID,
+        failed: TypedFailure | None = None,
+        retry: bool = False,
+        attempt: int | None = None,
+    ) -> None:
+        """Say what has come of an at-most-once step in doubt, by its id in the log; exactly one of three (K-FLOW-4).
+
+        It has `completed` with this output, it has `failed` as one of the step's declared failures, or it has not
+        happened and is to `retry`.  When no step is in doubt any more, the execution goes on.  Saying the same again
+        changes nothing; name the `attempt`, or a second `retry` might be for a later one.
+
+        Raises `NothingToResolve`, `UnknownExecution`, `NoJsonForm`, `StoreUnavailable`.
+        """
+        said = resolution_of(completed, failed, retry)
+
+        async def say(journal: Journal) -> None:
+            payload = resolution_payload(journal.state, step, said, attempt)
+            if payload is not None:
+                await journal.commit(events.EFFECT_RESOLVED, payload)
+            if not in_doubt(journal.state):
+                await journal.commit(events.EXECUTION_UNBLOCKED, "{}")
+
+        state = await self.state(execution_id)
+        if state["status"] != "blocked":
+            if resolution_payload(state, step, said, attempt) is None:
+                return
+            raise NothingToResolve(f"execution {execution_id!r} is {state['status']}: it takes no word until it blocks")
+        await self._intervene(execution_id, say)
+
+    async def resume_blocked(self, execution_id: str) -> None:
+        """Run a blocked execution again, from its log: after a fix of its code, for example (K-FLOW-9).
+
+        What blocked it may block it again.  Raises `NothingToResolve`, `UnknownExecution`, `StoreUnavailable`.
+        """
+
+        async def unblock(journal: Journal) -> None:
+            await journal.commit(events.EXECUTION_UNBLOCKED, "{}")
+
+        await self._intervene(execution_id, unblock)
+
+    async def _intervene(self, execution_id: str, act: Callable[[Journal], Awaitable[None]]) -> None:
+        """Have `act` append to a blocked execution, as its owner, and drive it if it is not blocked any more."""
+        for _ in range(LOSSES_MAX):
+            entry = await self._stores.events.entry(execution_id)
+            if entry is None:
+                raise UnknownExecution(f"no execution {execution_id!r} in this store")
+            if entry.status != "blocked" or execution_id in self._driver.live:
+                raise NothingToResolve(f"execution {execution_id!r} is {entry.status}, it is not blocked")
+            try:
+                journal = await self._driver.open(execution_id)
+                if journal.state["status"] == "blocked":
+                    await act(journal)
+            except (RunLost, Fenced):
+                self._driver.fences.pop(execution_id, None)  # another operator was faster
+                continue
+            if journal.state["status"] == "running":
+                self._driver.spawn(execution_id, journal, has_mail=True)
+            else:
+                self._driver.fences.pop(execution_id, None)
+            return
+        raise ConcurrencyConflict(f"{execution_id!r} was taken by others {LOSSES_MAX} times in a row: ask again")
 
     # ---- driving -----------------------------------------------------------------------------------------------------
 
-    def _spawn(self, execution_id: str, journal: Journal | None) -> None:
-        live = self._live.get(execution_id)
-        if live is not None:  # begun by somebody else while this caller waited for a store
-            live.poked = True
-            return
-        live = self._live[execution_id] = _Live()
-        self._interrupted.pop(execution_id, None)
-        self._workers.start_soon(self._drive, execution_id, live, journal, name=f"execution {execution_id}")
-
-    async def _drive(self, execution_id: str, live: _Live, journal: Journal | None) -> None:
-        """Drive an execution until it is parked with nothing to resume it, or has ended."""
-        try:
-            while True:
-                try:
-                    if journal is None:
-                        journal = await self._open(execution_id)
-                    if await self._advance(journal):
-                        continue
-                except RunLost as loss:
-                    logger.info("execution %s: position lost, starting again from the tail", execution_id)
-                    self._count_loss(live, journal, loss)
-                    journal = None
-                    continue
-                if live.poked and journal.state["status"] == "suspended":
-                    live.poked = False
-                    continue
-                self._finish(execution_id, journal.state)
-                return
-        except (Exception, RunInterrupted) as error:
-            logger.error("execution %s: interrupted, recover it when the cause is mended: %s", execution_id, error)
-            self._interrupted[execution_id] = error
-            self._fences.pop(execution_id, None)
-            self._announce(execution_id)
-        finally:
-            del self._live[execution_id]
-
-    def _count_loss(self, live: _Live, journal: Journal | None, loss: RunLost) -> None:
-        """Raise if one position is lost again and again: the log says it is taken, and reads do not show by what."""
-        position = -1 if journal is None else journal.state["lastSequence"]
-        live.lost = live.lost + 1 if position == live.lost_at else 1
-        live.lost_at = position
-        if live.lost >= _LOSSES_MAX:
-            raise CorruptLog(
-                f"position {position + 1} was lost {live.lost} times, and no event is read there: "
-                "the snapshot is ahead of its log, or the store shows reads that are older than its writes"
-            ) from loss
-
-    async def _open(self, execution_id: str) -> Journal:
-        fence = self._fences.get(execution_id)
-        if fence is None:
-            fence = self._fences[execution_id] = await self._stores.events.claim(execution_id, self._incarnation)
-        return self._journal(await self._load(execution_id), fence)
-
-    async def _load(self, execution_id: str) -> Loaded:
-        return await load(self._stores, execution_id, self._parts.fold, self._projections)
-
-    async def _advance(self, journal: Journal) -> bool:
-        """Do the next thing for an execution; False when there is nothing to do now."""
-        status = journal.state["status"]
-        if status == "running":
-            await run_once(journal, self._flow(journal.state["flowId"] or ""), self._surroundings)
-            return True
-        return status == "suspended" and await self._resume(journal)
-
-    async def _resume(self, journal: Journal) -> bool:
-        """Pass the open gate if something that opens it has come: a delivery first, then time (K-RUN-2)."""
-        execution_id, gate, seen = journal.execution_id, journal.state["gate"], journal.state["deliveries"]
-        assert gate is not None
-        pending = await self._stores.mailbox.pending(execution_id)
-        consumed = [d.delivery_id for d in pending if d.delivery_id in seen]
-        if consumed:  # a duplicate, or a crash came between the resume and the removal
-            await self._stores.mailbox.remove(execution_id, consumed)
-        wanted = (gate["on"], gate["correlationKey"])
-        for delivery in pending:
-            if (delivery.on, delivery.correlation_key) == wanted and delivery.delivery_id not in seen:
-                await self._pass(journal, delivery)
-                await self._stores.mailbox.remove(execution_id, [delivery.delivery_id])
-                return True
-        due = gate["due"]
-        if due is None:
-            return False
-        if self._clock.now_ms() < due:
-            self._watch_timer(execution_id, due)
-            return False
-        timer = Delivery(
-            delivery_id=f"{_RESERVED_DELIVERY}{gate['ordinal']}",
-            on=events.TIMER_FIRED,
-            correlation_key=None,
-            payload_text=encode({"correlationKey": gate["correlationKey"], "on": gate["on"]}),
-        )
-        await self._pass(journal, timer)
-        return True
-
-    async def _pass(self, journal: Journal, delivery: Delivery) -> None:
-        key = "null" if delivery.correlation_key is None else quoted(delivery.correlation_key)
-        self._drop_timer(journal.execution_id)
-        await journal.commit(
-            events.EXECUTION_RESUMED,
-            f'{{"correlationKey":{key},"deliveryId":{quoted(delivery.delivery_id)},"on":{quoted(delivery.on)},'
-            f'"payload":{delivery.payload_text}}}',
-        )
-
     # ---- ends --------------------------------------------------------------------------------------------------------
-
-    def _finish(self, execution_id: str, state: FlowState) -> None:
-        if state["status"] in TERMINAL or state["status"] == "blocked":
-            self._fences.pop(execution_id, None)
-            self._announce(execution_id)
-
-    def _announce(self, execution_id: str) -> None:
-        waiting = self._waiting.pop(execution_id, None)
-        if waiting is not None:
-            waiting.set()
 
     async def wait_result(self, execution_id: str) -> Json:
         """Wait until the execution ends here or is found ended; see `Handle.result`."""
         while True:
             # Before the load.  Otherwise: 1. load, still running, 2. the execution ends and tells who waits, 3. wait.
-            ended = self._waiting.setdefault(execution_id, trio.Event())
-            state = (await self._load(execution_id)).fold.state
+            ended = self._driver.waiting.setdefault(execution_id, trio.Event())
+            state = (await self._driver.load(execution_id)).fold.state
             if state["status"] in TERMINAL:
-                self._announce(execution_id)
+                self._driver.announce(execution_id)
                 break
-            if state["status"] == "blocked":
+            if state["status"] == "blocked" and execution_id not in self._driver.live:
                 raise ExecutionBlocked(execution_id, state["blocked"])
-            if execution_id in self._interrupted:
-                cause = self._interrupted[execution_id]
+            if execution_id in self._driver.interrupted:
+                cause = self._driver.interrupted[execution_id]
                 raise ExecutionInterrupted(
                     f"this process stopped driving {execution_id!r}: {cause}; nothing is lost, `recover_all` goes on"
                 ) from cause
-            await ended.wait()
+            await self._ownership.wait_for_change(ended)
         if state["status"] == "completed":
             return fresh(state["output"])
+        if state["status"] == "cancelled":
+            raise ExecutionCancelled(execution_id, state["error"])
         raise ExecutionFailed(execution_id, state["error"])
 
     async def compact(self, execution_id: str) -> int:
@@ -397,7 +398,7 @@ class Runtime:
 
     async def state(self, execution_id: str) -> FlowState:
         """Return the execution's folded state.  Raises `UnknownExecution`."""
-        return (await self._load(execution_id)).fold.release()
+        return (await self._driver.load(execution_id)).fold.release()
 
 
 @contextlib.asynccontextmanager
@@ -413,8 +414,15 @@ async def open_runtime(
     projections: Sequence[Projection] = (),
     observers: Sequence[Observer] = (),
     snapshot_every: int | None = None,
+    worker: str | None = None,
+    lease_seconds: float | None = None,
+    payload_bytes_max: int | None = None,
 ) -> AsyncIterator[Runtime]:
-    """Open a runtime; when the block ends, what it drives stops where it is.  A shutdown is a crash (K-RUN-3)."""
+    """Open a runtime; when the block ends, what it drives stops where it is.  A shutdown is a crash (K-RUN-3).
+
+    Several runtimes may share a store if all of them have `lease_seconds`.  `worker` is a name that comes back when the
+    process is started again, and that no other has: what its former self was driving is taken up without waiting.
+    """
     chance = chance or SystemChance()
     failure: BaseException | None = None
     async with trio.open_nursery() as workers:
@@ -431,6 +439,9 @@ async def open_runtime(
                 projections=projections,
                 observers=observers,
                 snapshot_every=snapshot_every,
+                worker=worker,
+                lease_seconds=lease_seconds,
+                payload_bytes_max=payload_bytes_max,
             )
         except BaseException as raised:
             failure = raised

@@ -14,9 +14,9 @@ from typing import ClassVar
 import attrs
 import trio
 
-from kernel.context import LIVE_CHECKS, Context
+from kernel.context import COMPENSATION, LIVE_CHECKS, Context
 from kernel.definitions import Step
-from kernel.errors import KernelError
+from kernel.errors import CancelRequested, KernelError
 from kernel.jsonform import Json, decode_canonical, encode
 from kernel.signals import verdict
 
@@ -53,6 +53,9 @@ class Saga:
     A flow with several sagas that may roll back should name them.  A compensation frame in the log says by its journal
     id which name it belongs to, not which of several sagas without one; a saga takes those for its own that no other
     of its run has taken.  That errs on the side of rolling back.
+
+    A flow that gets over a failure inside a saga should declare it.  An untyped one is not served, so a re-run that
+    finds the rollback begun is refused there, and what was registered beyond it is not undone (K-SAGA-4).
     """
 
     def __init__(self, ctx: Context, name: str | None = None) -> None:
@@ -65,6 +68,7 @@ class Saga:
         self._taken: set[str] = set()  # journal ids of compensations of this very saga
         self._rolled_back = False  # a rollback has begun in this run
         self._refused = False  # a forward syscall of this run was
+        self._told_before = len(ctx.cancelling.told)  # a saga of the way out of a cancellation is not rolled back by it
 
     def _is_mine(self, journal_id: str) -> bool:
         """Is this the journal id of a compensation of a saga with this name?"""
@@ -80,9 +84,13 @@ class Saga:
 
     @property
     def owes_rollback(self) -> bool:
-        """Is there a rollback to finish: one that has begun and is not through, or one in whose favour a syscall of
-        this run was refused?  A body that has itself rolled back to the end owes nothing."""
-        return self._refused or (self._begun and bool(self._stack))
+        """Is there a rollback to finish?
+
+        One that has begun and is not through, one in whose favour a syscall of this run was refused, or one for a
+        cancellation that the body has swallowed.  A body that has itself rolled back to the end owes nothing.
+        """
+        told = len(self._ctx.cancelling.told) > self._told_before
+        return self._refused or ((self._begun or told) and bool(self._stack))
 
     async def run(
         self, step: Step, input: Json = None, *, key: str | None = None, compensate: Step | None = None
@@ -149,7 +157,7 @@ class Saga:
                 compensation.journal_id,
                 compensation.step,
                 decode_canonical(compensation.input_text),
-                kind="compensation",
+                kind=COMPENSATION,
             )
         finally:
             LIVE_CHECKS.reset(token)
@@ -188,7 +196,8 @@ class Guard:
 
 
 class saga:  # lower case: it reads as a statement, `async with saga(ctx) as s`
-    """A saga over a block: a real error rolls back and is raised again; a suspension passes untouched (ADR 0041)."""
+    """A saga over a block: a real error or a cancellation rolls back and is raised again; a suspension passes untouched
+    (ADR 0041, K-RUN-4)."""
 
     saga_type: ClassVar[type[Saga]] = Saga
 
@@ -205,7 +214,7 @@ class saga:  # lower case: it reads as a statement, `async with saga(ctx) as s`
     ) -> bool:
         self._guard.__exit__()
         cause = None if raised is None else verdict(raised)
-        if not isinstance(cause, Exception) and (cause is not None or not self._saga.owes_rollback):
+        if not isinstance(cause, Exception | CancelRequested) and (cause is not None or not self._saga.owes_rollback):
             return False
         try:
             await self._saga.rollback()

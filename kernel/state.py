@@ -6,7 +6,7 @@ another implementation folds to.  It is read freely and changed by `kernel.fold`
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
 from kernel.jsonform import Json
 
@@ -23,25 +23,43 @@ class StepEntry(TypedDict):
     outcome: StepOutcome | None  # None: started, and no end is recorded
     output: Json  # when completed
     failure: Json  # {"name", "data"} when typed, {"type", "message"} for an error
-    resolution: Json  # what an operator said of a step in doubt
+    resolution: Json  # {"attempt", "resolution"}: what an operator said of which attempt, when it was in doubt
+    tries: NotRequired[int]  # of a step with retries: which try of its call the newest attempt is
+    retryDue: NotRequired[int]  # the newest attempt has failed, and the next one is due then: the call goes on
+
+
+GateMode = Literal["any", "all"]
+
+
+class GateMember(TypedDict):
+    """One of several things that a gate waits on."""
+
+    on: str
+    correlationKey: str | None
 
 
 class Resume(TypedDict):
-    """One gate that was passed, in order: entry n opened segment n + 1."""
+    """One gate that was passed, in order: entry n opened segment n + 1.  Of several members, one or the last."""
 
     on: str
     correlationKey: str | None
     payload: Json
     deliveryId: str
+    mode: NotRequired[GateMode]
+    members: NotRequired[list[GateMember]]
+    arrived: NotRequired[list[Resume]]  # what came before, of a gate of all
 
 
 class Gate(TypedDict):
-    """The gate the execution is parked at."""
+    """The gate the execution is parked at; of several members the first one stands under `on`."""
 
     ordinal: int
     on: str
     correlationKey: str | None
     due: int | None  # milliseconds since the epoch, fixed when the gate was reached
+    mode: NotRequired[GateMode]
+    members: NotRequired[list[GateMember]]
+    arrived: NotRequired[list[Resume]]  # deliveries to members of a gate of all, in order of arrival
 
 
 class Decision(TypedDict, total=False):
@@ -71,7 +89,10 @@ class FlowState(TypedDict):
     resumes: list[Resume]
     gate: Gate | None
     blocked: Json
-    cancelRequest: Json
+    cancelRequest: Json  # {"reason"}: from here on the flow is on its way out
+    continued: NotRequired[int]  # how often the execution has begun anew
+    firstInput: NotRequired[Json]  # of one that has: what it was started with
+    deadline: NotRequired[int]  # milliseconds since the epoch, fixed at the start, of an execution that has one
     deliveries: dict[str, int]  # delivery id -> ordinal of the gate it passed
     provenance: Json  # parent id, sequence and hash of a fork
     variables: Variables

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import zlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import trio
@@ -20,7 +20,8 @@ from kernel.definitions import Step
 from kernel.effects import Attempt, EffectCalls
 from kernel.errors import GateTimeout, TypedFailure
 from kernel.events import DECISION_RECORDED, STEP_CANCELLED, STEP_COMPLETED, STEP_FAILED, STEP_STARTED
-from kernel.jsonform import Json, encode
+from kernel.gates import Delivered, Member
+from kernel.jsonform import Json, decode, encode
 
 if TYPE_CHECKING:
     from kernel.journal import Journal
@@ -84,7 +85,7 @@ class Observing(Context):
             await super().commit(type, payload_text, stamp=stamp, provenance=provenance)
             self._executing += 1  # until `perform` has ended
             return
-        if type == STEP_CANCELLED or (type == STEP_FAILED and '"reason":"typed"' not in payload_text):
+        if type == STEP_CANCELLED or (type == STEP_FAILED and is_end(payload_text)):
             self._unsettled = True
         await super().commit(type, payload_text, stamp=stamp, provenance=provenance)
 
@@ -139,6 +140,27 @@ class Observing(Context):
         self._pass()
         return value
 
+    async def suspend_any(self, gates: Sequence[str | Member], *, timeout: float | None = None) -> Delivered:
+        """Note that a gate was passed."""
+        try:
+            value = await super().suspend_any(gates, timeout=timeout)
+        except GateTimeout:
+            self._pass()
+            raise
+        self._pass()
+        return value
+
+    async def suspend_all(self, gates: Sequence[str | Member], *, timeout: float | None = None) -> dict[Member, Json]:
+        """Note that a gate was passed."""
+        try:
+            value = await super().suspend_all(gates, timeout=timeout)
+        except GateTimeout:
+            self._pass()
+            raise
+        if gates:
+            self._pass()
+        return value
+
     async def sleep(self, seconds: float) -> None:
         """Note that a timer was passed."""
         await super().sleep(seconds)
@@ -159,6 +181,13 @@ class Observing(Context):
     def _hand(self, what: str, about: str, handed: object, recorded: Json) -> None:
         form = "" if same(handed, recorded) else f"{describe(handed)} for {describe(recorded)}"
         self._records.append(("handed", self.execution_id, what, about, form))
+
+
+def is_end(payload_text: str) -> bool:
+    """Is a STEP_FAILED the end of its step, and one that a re-run does not serve?  A failed attempt that is retried is
+    no end, a typed failure is served."""
+    payload = decode(payload_text)
+    return isinstance(payload, dict) and payload.get("reason") != "typed" and "retryDue" not in payload
 
 
 _observed: dict[type[Context], type[Context]] = {Context: Observing}

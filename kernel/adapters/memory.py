@@ -7,12 +7,14 @@ never await: each one happens whole, and another task sees it before or after, n
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
 
 import attrs
 
+from kernel.adapters.bells import Bells
 from kernel.errors import ConcurrencyConflict, Fenced, LogTruncated, UnknownExecution
 from kernel.events import Envelope, StoredEvent
-from kernel.ports import CatalogueEntry, Delivery, Status, StoredSnapshot, Stores
+from kernel.ports import CatalogueEntry, Delivery, Lease, Status, StoredSnapshot, Stores, Wakeups
 
 
 def admit(execution_id: str, expected: int, fence: int, *, position: int, newest: int, owner: str | None) -> None:
@@ -34,6 +36,14 @@ def admit(execution_id: str, expected: int, fence: int, *, position: int, newest
         )
 
 
+def check_fence(execution_id: str, expected: int, newest: int) -> None:
+    """Return if `newest`, the newest claim, is the expected one.  Raises `Fenced` (K-RUN-3)."""
+    if expected != newest:
+        raise Fenced(
+            f"the lease on {execution_id!r} is for fence {expected}, the newest claim is {newest}: it has another owner"
+        )
+
+
 def truncated(execution_id: str, sequence: int, first: int) -> LogTruncated:
     """Return the error for a read at `sequence` of a log that begins at `first` (K-LOG-1)."""
     return LogTruncated(
@@ -51,6 +61,7 @@ class _Execution:
     due_ms: int | None
     fence: int = 0  # epoch of the newest claim; 0 until the first
     owner: str | None = None  # who made the newest claim
+    lease: Lease | None = None  # the newest
     first: int = 0  # sequence of events[0], or the next to come when all are truncated
     events: list[StoredEvent] = attrs.field(factory=list)  # contiguous from `first`
 
@@ -68,11 +79,13 @@ class MemoryStore:
     _snapshots: dict[str, StoredSnapshot] = attrs.field(factory=dict, init=False)
     # By delivery id, in order of arrival; an execution with nothing pending has no key.
     _mail: dict[str, dict[str, Delivery]] = attrs.field(factory=dict, init=False)
+    _contents: dict[str, str] = attrs.field(factory=dict, init=False)
+    _bells: Bells = attrs.field(factory=Bells, init=False)
 
     @property
     def stores(self) -> Stores:
         """This object in each of its roles."""
-        return Stores(events=self, snapshots=self, mailbox=self)
+        return Stores(events=self, snapshots=self, mailbox=self, leases=self, disposal=self)
 
     async def append(
         self,
@@ -98,6 +111,7 @@ class MemoryStore:
             execution = self._executions[execution_id] = _Execution(flow_id, status, due_ms)
         execution.events += stored
         execution.flow_id, execution.status, execution.due_ms = flow_id, status, due_ms
+        self._bells.ring(execution_id)
 
     async def read_from(self, execution_id: str, sequence: int) -> Sequence[StoredEvent]:
         """Return a copy of the log from `sequence` on.  Raises `LogTruncated` below the cut (K-LOG-1)."""
@@ -124,6 +138,41 @@ class MemoryStore:
         execution.fence += 1
         execution.owner = owner
         return execution.fence
+
+    async def lease(self, execution_id: str) -> Lease | None:
+        """Return the newest lease, or None."""
+        execution = self._executions.get(execution_id)
+        return None if execution is None else execution.lease
+
+    async def acquire(self, execution_id: str, owner: str, *, until_ms: int, after: int) -> int:
+        """Claim with a lease if the fence is `after` (K-RUN-3).  Raises `Fenced`, `UnknownExecution`."""
+        execution = self._executions.get(execution_id)
+        if execution is not None:
+            check_fence(execution_id, after, execution.fence)
+        fence = await self.claim(execution_id, owner)
+        assert execution is not None
+        execution.lease = Lease(owner=owner, until_ms=until_ms, fence=fence)
+        return fence
+
+    async def renew(self, execution_id: str, *, fence: int, until_ms: int) -> None:
+        """Move the end of the lease with this fence.  Raises `Fenced`."""
+        execution = self._executions.get(execution_id)
+        check_fence(execution_id, fence, 0 if execution is None else execution.fence)
+        if execution is not None and execution.lease is not None:
+            execution.lease = attrs.evolve(execution.lease, until_ms=until_ms)
+
+    async def delete(self, execution_id: str) -> None:
+        """Forget all of an execution (K-USER-1)."""
+        for kept in (self._executions, self._snapshots, self._mail):
+            kept.pop(execution_id, None)
+
+    async def put_content(self, hash: str, text: str) -> None:
+        """Keep a large payload (K-LOG-6)."""
+        self._contents[hash] = text
+
+    async def content(self, hash: str) -> str | None:
+        """Return a large payload, or None."""
+        return self._contents.get(hash)
 
     async def entry(self, execution_id: str) -> CatalogueEntry | None:
         """Return the catalogue entry, or None."""
@@ -169,6 +218,10 @@ class MemoryStore:
     async def executions(self) -> Sequence[str]:
         """Return the ids of executions that have something pending, in order."""
         return sorted(self._mail)
+
+    def subscribe(self, execution_id: str) -> AbstractAsyncContextManager[Wakeups]:
+        """Wake the holder at every append (K-LOG-5)."""
+        return self._bells.subscribe(execution_id)
 
 
 def _entry(execution_id: str, execution: _Execution) -> CatalogueEntry:

@@ -23,7 +23,8 @@ from typing import Any, TypeVar
 import attrs
 import trio
 
-from kernel.adapters.memory import admit, truncated
+from kernel.adapters.bells import Bell, Bells
+from kernel.adapters.memory import admit, check_fence, truncated
 from kernel.errors import (
     AppendUnknown,
     CorruptLog,
@@ -34,19 +35,30 @@ from kernel.errors import (
     UnknownExecution,
 )
 from kernel.events import Envelope, StoredEvent
-from kernel.ports import CatalogueEntry, Delivery, Status, StoredSnapshot, Stores
+from kernel.ports import CatalogueEntry, Delivery, Lease, Status, StoredSnapshot, Stores, Wakeups
 
 APPLICATION_ID = 0x4C4F4F4D
 """What says in a file's header that it is a store of this kernel: "LOOM"."""
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """The file's `user_version`; a file with a higher one is refused."""
 
 BUSY_MS = 5_000
 """How long a write waits for another process before it says `StoreUnavailable`."""
 
+POLL_SECONDS = 0.5
+"""How often a subscriber looks for what other processes have appended; of this one's appends it is told at once."""
+
 _SQLITE_MIN = (3, 37, 0)  # STRICT tables
 _RETRY_SECONDS = 0.01
+
+# Files of version 1 have all but this.
+_SINCE_2 = (
+    """CREATE TABLE leases (
+        execution_id TEXT PRIMARY KEY, owner TEXT NOT NULL, until_ms INTEGER NOT NULL, fence INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID""",
+    "CREATE TABLE contents (hash TEXT PRIMARY KEY, text TEXT NOT NULL) STRICT",
+)
 
 # Clustered by key: one page less to write for each append, and a read is one descent and a walk.
 _SCHEMA = (
@@ -65,6 +77,7 @@ _SCHEMA = (
         arrival INTEGER PRIMARY KEY, execution_id TEXT NOT NULL, delivery_id TEXT NOT NULL, "on" TEXT NOT NULL,
         correlation_key TEXT, payload_text TEXT NOT NULL, UNIQUE (execution_id, delivery_id)
     ) STRICT""",
+    *_SINCE_2,
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {SCHEMA_VERSION}",
 )
@@ -76,13 +89,17 @@ T = TypeVar("T")
 
 @contextlib.asynccontextmanager
 async def open_sqlite(
-    path: str | os.PathLike[str], *, inline: bool = False, busy_ms: int = BUSY_MS
+    path: str | os.PathLike[str],
+    *,
+    inline: bool = False,
+    busy_ms: int = BUSY_MS,
+    poll_seconds: float = POLL_SECONDS,
 ) -> AsyncIterator[SqliteStore]:
     """Open the store at `path` for the length of the block, making it if there is no file or an empty one.
 
     Raises as `SqliteStore.open`.
     """
-    store = await SqliteStore.open(path, inline=inline, busy_ms=busy_ms)
+    store = await SqliteStore.open(path, inline=inline, busy_ms=busy_ms, poll_seconds=poll_seconds)
     try:
         yield store
     finally:
@@ -98,11 +115,20 @@ class SqliteStore:
     _reader: sqlite3.Connection  # used by the loop's thread only
     _inline: bool
     _busy_ms: int
+    poll_seconds: float  # of subscribers
+    _bells: Bells = attrs.field(factory=Bells, init=False)
     _turn: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(1), init=False)
     _closed: bool = attrs.field(default=False, init=False)
 
     @classmethod
-    async def open(cls, path: str | os.PathLike[str], *, inline: bool = False, busy_ms: int = BUSY_MS) -> SqliteStore:
+    async def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        inline: bool = False,
+        busy_ms: int = BUSY_MS,
+        poll_seconds: float = POLL_SECONDS,
+    ) -> SqliteStore:
         """Return the store at `path`, making it if there is no file or an empty one.
 
         Raises `NotAStore` for a file that is something else, which is left as it was, `StoreVersion` for one of a
@@ -114,7 +140,7 @@ class SqliteStore:
             writer, reader = _connections(place, busy_ms)
         else:
             writer, reader = await trio.to_thread.run_sync(_connections, place, busy_ms)
-        return cls(path=place, writer=writer, reader=reader, inline=inline, busy_ms=busy_ms)
+        return cls(path=place, writer=writer, reader=reader, inline=inline, busy_ms=busy_ms, poll_seconds=poll_seconds)
 
     async def aclose(self) -> None:
         """Close the file after the write that is under way; what comes later says `StoreUnavailable`."""
@@ -127,7 +153,7 @@ class SqliteStore:
     @property
     def stores(self) -> Stores:
         """This object in each of its roles."""
-        return Stores(events=self, snapshots=self, mailbox=self)
+        return Stores(events=self, snapshots=self, mailbox=self, leases=self, disposal=self)
 
     # ---- events ------------------------------------------------------------------------------------------------------
 
@@ -162,7 +188,10 @@ class SqliteStore:
                 (execution_id, flow_id, status, head, due_ms),
             )
 
-        await self._write(work)
+        try:
+            await self._write(work)
+        finally:
+            self._bells.ring(execution_id)  # whatever was raised: an append whose answer is lost may have landed
 
     async def read_from(self, execution_id: str, sequence: int) -> Sequence[StoredEvent]:
         """Return the log from `sequence` on.  Raises `LogTruncated` below the cut, `CorruptLog` for a gap (K-LOG-1)."""
@@ -210,6 +239,62 @@ class SqliteStore:
             raise UnknownExecution(f"{owner!r} claims {execution_id!r}, which is not in {self.path}; start it first")
         fence: int = rows[0][0]
         return fence
+
+    async def delete(self, execution_id: str) -> None:
+        """Forget all of an execution in one transaction (K-USER-1)."""
+
+        def work(transaction: sqlite3.Connection) -> None:
+            for table in ("events", "snapshots", "deliveries", "leases", "executions"):
+                transaction.execute(f"DELETE FROM {table} WHERE execution_id = ?", (execution_id,))
+
+        await self._write(work)
+
+    async def put_content(self, hash: str, text: str) -> None:
+        """Keep a large payload (K-LOG-6)."""
+        await self._write(
+            lambda transaction: transaction.execute(
+                "INSERT INTO contents VALUES (?, ?) ON CONFLICT DO NOTHING", (hash, text)
+            )
+        )
+
+    async def content(self, hash: str) -> str | None:
+        """Return a large payload, or None."""
+        rows = await self._read("SELECT text FROM contents WHERE hash = ?", (hash,))
+        return rows[0][0] if rows else None
+
+    async def lease(self, execution_id: str) -> Lease | None:
+        """Return the newest lease, or None."""
+        rows = await self._read("SELECT owner, until_ms, fence FROM leases WHERE execution_id = ?", (execution_id,))
+        return Lease(owner=rows[0][0], until_ms=rows[0][1], fence=rows[0][2]) if rows else None
+
+    async def acquire(self, execution_id: str, owner: str, *, until_ms: int, after: int) -> int:
+        """Claim with a lease if the fence is `after` (K-RUN-3).  Raises `Fenced`, `UnknownExecution`."""
+
+        def work(transaction: sqlite3.Connection) -> int:
+            head, newest, _ = _position(transaction, execution_id)
+            if head < 0:
+                raise UnknownExecution(f"{owner!r} claims {execution_id!r}, which is not in {self.path}")
+            check_fence(execution_id, after, newest)
+            transaction.execute(
+                "UPDATE executions SET fence = ?, owner = ? WHERE execution_id = ?", (after + 1, owner, execution_id)
+            )
+            transaction.execute(
+                "INSERT INTO leases VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE "
+                "SET owner = excluded.owner, until_ms = excluded.until_ms, fence = excluded.fence",
+                (execution_id, owner, until_ms, after + 1),
+            )
+            return after + 1
+
+        return await self._write(work)
+
+    async def renew(self, execution_id: str, *, fence: int, until_ms: int) -> None:
+        """Move the end of the lease with this fence.  Raises `Fenced`."""
+
+        def work(transaction: sqlite3.Connection) -> None:
+            check_fence(execution_id, fence, _position(transaction, execution_id)[1])
+            transaction.execute("UPDATE leases SET until_ms = ? WHERE execution_id = ?", (until_ms, execution_id))
+
+        await self._write(work)
 
     async def entry(self, execution_id: str) -> CatalogueEntry | None:
         """Return the catalogue entry, or None."""
@@ -278,6 +363,19 @@ class SqliteStore:
         rows = await self._read("SELECT DISTINCT execution_id FROM deliveries ORDER BY execution_id", ())
         return [execution_id for (execution_id,) in rows]
 
+    # ---- notifications -----------------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def subscribe(self, execution_id: str) -> AsyncIterator[Wakeups]:
+        """Wake the holder at every append of this process, and within `poll_seconds` of one of another (K-LOG-5)."""
+        async with self._bells.subscribe(execution_id) as bell:
+            yield _Polled(self, execution_id, bell, await self.head(execution_id))
+
+    async def head(self, execution_id: str) -> int | None:
+        """Return the sequence of the execution's last event, or None if there is no such execution."""
+        entry = await self.entry(execution_id)
+        return None if entry is None else entry.head
+
     # ---- one statement, one transaction ------------------------------------------------------------------------------
 
     async def _read(self, sql: str, values: Sequence[str | int]) -> list[Any]:
@@ -310,6 +408,29 @@ class SqliteStore:
     def _check_open(self) -> None:
         if self._closed:
             raise StoreUnavailable(f"the store {self.path} is closed; open it again")
+
+
+class _Polled:
+    """A subscriber's bell, with an eye on the head for what rings in another process only.
+
+    Mutable: `head` is the last one that was looked at.
+    """
+
+    def __init__(self, store: SqliteStore, execution_id: str, bell: Bell, head: int | None) -> None:
+        self._store = store
+        self._execution_id = execution_id
+        self._bell = bell
+        self._head = head
+
+    async def wait(self) -> None:
+        """Return when the bell has been rung, or the head is another than it was when last looked at."""
+        while True:
+            with trio.move_on_after(self._store.poll_seconds):
+                await self._bell.wait()
+                return
+            before, self._head = self._head, await self._store.head(self._execution_id)
+            if self._head != before:
+                return
 
 
 def _position(transaction: sqlite3.Connection, execution_id: str) -> tuple[int, int, str | None]:
@@ -380,6 +501,17 @@ def _recognise(connection: sqlite3.Connection, path: str) -> None:
         raise StoreVersion(
             f"{path} has schema version {version}, this kernel reads up to {SCHEMA_VERSION}; upgrade the kernel"
         )
+    if version < SCHEMA_VERSION:
+        _upgrade(connection)
+
+
+def _upgrade(connection: sqlite3.Connection) -> None:
+    """Bring a file of version 1 up to date; another process may be at it too."""
+    connection.execute("BEGIN IMMEDIATE")
+    if _header(connection)[1] < SCHEMA_VERSION:
+        for statement in (*_SINCE_2, f"PRAGMA user_version = {SCHEMA_VERSION}"):
+            connection.execute(statement)
+    connection.execute("COMMIT")
 
 
 def _is_empty(connection: sqlite3.Connection) -> bool:

@@ -1,6 +1,5 @@
 """The FNV-1a digest (K-JSON-4): fixed vectors, and a differential test against plain big-integer arithmetic."""
 
-
 import importlib.util
 import sys
 from types import ModuleType, SimpleNamespace

@@ -129,7 +129,67 @@ class InventsLegacySeq(OtherSeq):
         return {"seq": event.sequence, **(known or {"choice": event.payload["choice"]})}
 
 
+class After(FoldPass):
+    """A fold that does something else after one type of event."""
+
+    type: str
+
+    def apply(self, event):
+        before = copy.deepcopy(self.state)
+        super().apply(event)
+        if event.type == self.type:
+            self.spoil(before)
+
+    def spoil(self, before):
+        raise NotImplementedError
+
+
+class ForgetsArrivals(After):
+    type = "GATE_DELIVERED"
+
+    def spoil(self, before):
+        self.state["gate"].pop("arrived")
+
+
+class ForgetsThatARetryIsDue(After):
+    type = "STEP_FAILED"
+
+    def spoil(self, before):
+        for entry in self.state["steps"].values():
+            entry.pop("retryDue", None)
+
+
+class ForgetsDeliveriesAtANewBeginning(After):
+    type = "EXECUTION_CONTINUED"
+
+    def spoil(self, before):
+        self.state["deliveries"] = {}
+
+
+class KeepsStepsAtANewBeginning(After):
+    type = "EXECUTION_CONTINUED"
+
+    def spoil(self, before):
+        self.state["steps"] = before["steps"]
+
+
+class LeavesACancelledExecutionParked(After):
+    type = "CANCEL_REQUESTED"
+
+    def spoil(self, before):
+        self.state["status"] = before["status"]
+
+
+class ForgetsAWord(After):
+    type = "EFFECT_RESOLVED"
+
+    def spoil(self, before):
+        self.state["steps"] = before["steps"]
+
+
 WRONG_FOLDS = [IgnoresMetadata, StampsUnknownTypesOnly, DropsOldSegments, MapOrder, WithoutSeq]
+WRONG_FOLDS += [ForgetsArrivals, ForgetsThatARetryIsDue, ForgetsDeliveriesAtANewBeginning, KeepsStepsAtANewBeginning]
+WRONG_FOLDS += [LeavesACancelledExecutionParked, ForgetsAWord]
 WRONG_FOLDS += [PayloadSeq, LastSeq, LastChoice, InventsLegacySeq]
 
 

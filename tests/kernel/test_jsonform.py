@@ -1,6 +1,5 @@
 """The canonical JSON form (K-JSON): exact expectations, refusals with their paths, and laws over generated values."""
 
-
 import importlib.util
 import json
 import math

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dst.judging import run_one
 from dst.choices import Written
+from dst.judging import run_one
 from dst.run import Host, host
 from dst.schedule import Schedule, parse
 from dst.transparency import Transparency
