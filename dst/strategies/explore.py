@@ -1,4 +1,4 @@
-"""Exhaustive exploration of crash schedules, with any number of crashes.
+"""Exhaustive exploration of crash schedules, with any number of crashes: `explore`.
 
 After a crash only the durable world matters.  So each state is run calmly once, and the moments of that run at which a
 crash could come are its edges; a moment whose behaviour was seen before leads to a state that is known.  When nothing
@@ -10,6 +10,7 @@ A state is reached by running its schedule from the beginning: worlds are not co
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -21,26 +22,30 @@ from dst.faults import CRASH_AFTER, CRASH_BEFORE, HOLDING, Menu, Option
 from dst.run import Host, RunResult
 from dst.scenario import Scenario
 from dst.schedule import Deviation
-from dst.signature import violation_of
+from dst.signature import inconclusive, violation_of
 from dst.simulation import Moment, Simulation
-from dst.strategies.graph import Graph, Hold, Key, State, count_schedules
+from dst.strategies.graph import Graph, Hold, Key, State, count_schedules, visited
 from dst.strategies.product import Suspect, search
 from dst.trace import Record
+from dst.transparency import NAME as TRANSPARENT
 from dst.transparency import Transparency
-from dst.verdict import Ending, Violation
+from dst.verdict import Violation
 
 CRASHES_COUNTED = 10
-_ROOT: Key = ("",)
+ROOT: Key = ("",)
 
 
 @attrs.frozen(kw_only=True)
 class Bounds:
-    """How far to look.  `others` is how many faults besides crashes may come in one schedule."""
+    """How far to look.
+
+    `others` is how many faults besides crashes may come in one schedule, `cap` how far growing counts are told apart.
+    """
 
     others: int = 0
     states_max: int = 20_000
     seconds_max: float | None = None
-    cap: int = 2
+    cap: int = 1
 
 
 @attrs.frozen(kw_only=True)
@@ -56,26 +61,87 @@ class Found:
 class Exploration:
     """What exploring came to.  Mutable while it goes on."""
 
+    graph: Graph = attrs.field(factory=dict)
     runs: int = 0
     states: int = 0
     transitions: int = 0
     pairs: int = 0  # (state of the system, state of a monitor) searched
-    frontier: int = 0
+    frontier: int = 0  # states that are known and were not run
     seconds: float = 0.0
     closed: bool = False
-    bounded_by: list[str] = attrs.field(factory=list)
+    left_out: list[str] = attrs.field(factory=list)  # whatever is found: kinds of schedules that were not looked at
+    cut_short: list[str] = attrs.field(factory=list)  # why it is not closed: bounds that were reached, caps that matter
     schedules_covered: list[int] = attrs.field(factory=list)  # index: up to so many crashes
     found: list[Found] = attrs.field(factory=list)
     spurious: list[Suspect] = attrs.field(factory=list)  # paths of the graph that, run raw, did not break
     inconclusive: list[str] = attrs.field(factory=list)
+    diverged: str = ""  # a schedule did not do again what it did before
+    judged: Counter[str] = attrs.field(factory=Counter)  # on how many instances it could have failed
     judged_raw_only: tuple[str, ...] = ()  # invariants that do not compose: judged on each state's own run
+
+    @property
+    def bounded_by(self) -> list[str]:
+        """All that was not looked at."""
+        return [*self.left_out, *self.cut_short]
+
+    def count(self) -> None:
+        """Count the schedules that what was run so far stands for."""
+        self.schedules_covered = count_schedules(visited(self.graph), ROOT, CRASHES_COUNTED)
 
 
 Progress = Callable[[Exploration], None]
 
 
+async def explore(
+    host: Host, scenario: type[Scenario], bounds: Bounds | None = None, progress: Progress | None = None
+) -> Exploration:
+    """Explore a scenario, and once it is closed explore it with counts told apart twice as far.
+
+    Nothing else may come of that: the same verdict, and as many schedules.  If something does, states were taken for
+    one that do not behave alike, and the space is not closed.  The runs of both are counted.
+    """
+    bounds = bounds or Bounds()
+    report = await Explorer(host, scenario, bounds, progress).run()
+    if not report.closed:
+        return report
+    report.closed = False  # until the caps are known not to matter: somebody may look while that goes on
+    runs, seconds = report.runs, report.seconds
+
+    def checking(again: Exploration) -> None:
+        report.runs, report.seconds = runs + again.runs, seconds + again.seconds
+        if progress is not None:
+            progress(report)
+
+    left = None if bounds.seconds_max is None else max(bounds.seconds_max - seconds, 0.0)
+    wider = attrs.evolve(bounds, cap=2 * bounds.cap, seconds_max=left)
+    again = await Explorer(host, scenario, wider, checking).run()
+    checking(again)
+    report.diverged, report.found, report.spurious = again.diverged, again.found, again.spurious
+    report.inconclusive += again.inconclusive
+    report.cut_short += _disagreement(report, again, bounds.cap)
+    report.closed = again.closed and not report.cut_short
+    return report
+
+
+def _disagreement(one: Exploration, two: Exploration, cap: int) -> list[str]:
+    """Return why two explorations with different caps do not say the same."""
+    if two.found:
+        return [f"a failure shows with counts up to {2 * cap}, not with counts up to {cap}"]
+    if two.cut_short:
+        return [f"counts up to {2 * cap} could not be tried to the end: {', '.join(two.cut_short)}"]
+    if two.closed and two.schedules_covered != one.schedules_covered:
+        return [f"counts up to {cap} and up to {2 * cap} give different schedules: try a higher cap"]
+    if two.spurious:
+        return [f"counts up to {cap} and up to {2 * cap} give different verdicts: try a higher cap"]
+    return []
+
+
+class NotDeterministic(Exception):
+    """A schedule did not do again what it did before."""
+
+
 class Explorer:
-    """One exploration.  Mutable: the graph grows."""
+    """One exploration with one cap.  Mutable: the graph grows."""
 
     def __init__(
         self, host: Host, scenario: type[Scenario], bounds: Bounds | None = None, progress: Progress | None = None
@@ -85,54 +151,53 @@ class Explorer:
         self._bounds = bounds or Bounds()
         self._progress = progress
         self._transparency = Transparency(host)
-        self._root = State(key=_ROOT, deviations=(), crashes=0)
-        self._frontier = deque([self._root])
-        self.graph: Graph = {_ROOT: self._root}
+        root = State(key=ROOT, deviations=(), crashes=0)
+        self._frontier = deque([root])
+        self.graph: Graph = {ROOT: root}
         self.report = Exploration(
-            judged_raw_only=tuple(i.name for i in scenario.invariants if not i.composable),
-            bounded_by=self._said_bounds(),
+            graph=self.graph,
+            judged_raw_only=_judged_raw_only(scenario),
+            left_out=_left_out(scenario, self._bounds),
         )
-
-    def _said_bounds(self) -> list[str]:
-        """What is left out, whatever is found."""
-        kinds = {fault.name for fault in self._scenario.faults} - {CRASH_BEFORE.name, CRASH_AFTER.name}
-        said = ["calm order: no interleavings"] if HOLDING.name in kinds else []
-        others = sorted(kinds - {HOLDING.name})
-        if others:
-            said.append(f"at most {self._bounds.others} of the other faults: {', '.join(others)}")
-        return said
 
     async def run(self) -> Exploration:
         """Explore until nothing new is found, a violation is, or a bound is reached."""
         report, began = self.report, time.monotonic()  # for the report and its bound only
-        while self._frontier and not report.found:
-            if len(self.graph) > self._bounds.states_max:
-                report.bounded_by.append(f"{self._bounds.states_max} states")
-                break
-            if self._bounds.seconds_max is not None and time.monotonic() - began > self._bounds.seconds_max:
-                report.bounded_by.append(f"{self._bounds.seconds_max:g} seconds")
-                break
-            await self._visit(self._frontier.popleft())
-            report.states, report.frontier = len(self.graph), len(self._frontier)
-            report.seconds = time.monotonic() - began
-            if self._progress is not None:
-                self._progress(report)
-        exhausted = not self._frontier
-        if not report.found and exhausted:
-            await self._search_product()
-            report.schedules_covered = count_schedules(self.graph, _ROOT, CRASHES_COUNTED)
-        report.closed = exhausted and not report.found and not report.spurious and not report.inconclusive
+        deadline = math.inf if self._bounds.seconds_max is None else began + self._bounds.seconds_max
+        try:
+            while self._frontier and not report.found and not self._spent(deadline):
+                await self._visit(self._frontier.popleft())
+                report.states, report.frontier = len(self.graph), len(self._frontier)
+                report.seconds = time.monotonic() - began
+                if self._progress is not None:
+                    self._progress(report)
+            if not report.found:
+                await self._search_product()
+        except NotDeterministic as error:
+            report.diverged = str(error)
+        report.count()
+        says_all = not (self._frontier or report.cut_short or report.diverged or report.inconclusive)
+        report.closed = says_all and not report.found and not report.spurious
         report.seconds = time.monotonic() - began
         return report
+
+    def _spent(self, deadline: float) -> bool:
+        """Is a bound reached?  One state is always run."""
+        if len(self.graph) - len(self._frontier) >= self._bounds.states_max:
+            self.report.cut_short.append(f"{self._bounds.states_max:,} states")
+        elif self.report.runs and time.monotonic() > deadline:
+            self.report.cut_short.append(f"{self._bounds.seconds_max:g} s")
+        return bool(self.report.cut_short)
 
     # ---- building the graph ------------------------------------------------------------------------------------------
 
     async def _visit(self, state: State) -> None:
         """Run a state's calm way to the end, judge it raw, and note where it can be left."""
-        view = _View(state, self._bounds)
+        view = _View(state.deviations, self._bounds)
         result = await self._run(state.deviations, view)
-        state.records = result.records[_start(result.records, state.deviations) :]
+        state.records = result.records[segment_start(result.records, state.deviations) :]
         state.holds = [self._edge(state, moment) for moment in view.moments]
+        state.visited = True
         self.report.transitions += len(state.holds)
 
     def _edge(self, state: State, moment: _Moment) -> Hold:
@@ -160,41 +225,76 @@ class Explorer:
         view.choices = choices
         result = await self._host.run(self._scenario, choices, spy=view.spy)
         self.report.runs += 1
-        assert not choices.missed, f"a run did not come to {choices.missed}: it is not deterministic"
+        self.report.judged.update(dict(result.judgement.judged))
+        if choices.missed:
+            raise NotDeterministic(f"{choices.missed[0].sentence()}: a second run of its schedule did not come there")
         compared, opaque = await self._transparency.check(self._scenario, result)
         violation = violation_of(result) or (opaque if compared else None)
         if violation is not None:
             self.report.found.append(Found(violation=violation, deviations=deviations, result=result))
-        elif result.ending is not Ending.QUIESCENT or result.judgement.crashed:
-            self.report.inconclusive.append(f"{result.ending.value} after {len(deviations)} deviations")
+        elif why := inconclusive(result):
+            self.report.inconclusive.append(f"{why}, with {len(deviations)} deviations")
         return result
 
     # ---- invariants on the product -----------------------------------------------------------------------------------
 
     async def _search_product(self) -> None:
+        """Search what was run; what a path is suspected of is run raw, for each invariant until it shows."""
         composable = [i for i in self._scenario.invariants if i.composable]
-        searched = search(self.graph, _ROOT, composable)
+        searched = search(visited(self.graph), ROOT, composable)
         self.report.pairs = searched.pairs
-        for suspect in searched.suspects:
-            if not await self._confirm(suspect):
+        self.report.inconclusive += searched.crashed
+        shown: set[str] = set()
+        for suspect in sorted(searched.suspects, key=lambda s: len(s.path)):
+            if suspect.invariant in shown:
+                continue
+            if await self._confirm(suspect):
+                shown.add(suspect.invariant)
+            else:
                 self.report.spurious.append(suspect)
 
     async def _confirm(self, suspect: Suspect) -> bool:
-        """Run a path of the graph raw, deviation by deviation: a violation that does not show means a wrong digest."""
-        deviations: tuple[Deviation, ...] = ()
+        """Run a path of the graph raw: a violation that does not show means a wrong digest."""
         before = len(self.report.found)
-        for _, hold in suspect.path:
-            view = _View(State(key=(), deviations=deviations, crashes=_crashes(deviations)), self._bounds)
+        deviations = await self.schedule(suspect.path)
+        if deviations is not None:
+            await self._run(deviations, _View(deviations, self._bounds))
+        return len(self.report.found) > before
+
+    async def schedule(self, path: Sequence[tuple[Key, Hold]]) -> tuple[Deviation, ...] | None:
+        """Return the schedule that takes a path, found by running it, deviation by deviation.
+
+        What is passed for the third time on the way to one state's representative is passed for the fifth time on
+        another: points are looked for.  None if one is not there, which means a wrong digest.
+        """
+        deviations: tuple[Deviation, ...] = ()
+        for _, hold in path:
+            view = _View(deviations, self._bounds)
             await self._run(deviations, view)
             taken = view.find(hold)
             if taken is None:
-                return False
+                return None
             deviations = (*deviations, Deviation(at=taken.point, do=taken.option))
-        await self._run(deviations, _View(State(key=(), deviations=deviations, crashes=0), self._bounds))
-        return len(self.report.found) > before
+        return deviations
 
 
-def _start(records: Sequence[Record], deviations: tuple[Deviation, ...]) -> int:
+def _judged_raw_only(scenario: type[Scenario]) -> tuple[str, ...]:
+    compared = [TRANSPARENT] if scenario.outcome is not Scenario.outcome else []
+    return (*(i.name for i in scenario.invariants if not i.composable), *compared)
+
+
+def _left_out(scenario: type[Scenario], bounds: Bounds) -> list[str]:
+    """Return, in words, which schedules are not looked at, whatever is found."""
+    kinds = {fault.name for fault in scenario.faults} - {CRASH_BEFORE.name, CRASH_AFTER.name}
+    said = ["calm order: no interleavings"] if HOLDING.name in kinds else []
+    others = sorted(kinds - {HOLDING.name})
+    if others:
+        many = f"at most {bounds.others}" if bounds.others else "none"
+        said.append(f"{many} of the other faults: {', '.join(others)}")
+    return said
+
+
+def segment_start(records: Sequence[Record], deviations: tuple[Deviation, ...]) -> int:
     """Return the index of the record of the last deviation: a crash where it happened, anything else where it began."""
     if not deviations:
         return 0
@@ -226,11 +326,11 @@ class _Moment:
 class _View:
     """Watches a run from its last deviation on.  Mutable: collects the moments."""
 
-    def __init__(self, state: State, bounds: Bounds) -> None:
+    def __init__(self, deviations: tuple[Deviation, ...], bounds: Bounds) -> None:
         self._bounds = bounds
-        self._deviations = state.deviations
-        self._crashes = _crashes(state.deviations)
-        self._others = len(state.deviations) - self._crashes
+        self._deviations = deviations
+        self._crashes = _crashes(deviations)
+        self._others = len(deviations) - self._crashes
         self._passed: Counter[str] = Counter()
         self.choices: Written | None = None
         self.start = 0  # index of the segment's first record
@@ -269,7 +369,7 @@ class _View:
         if self.choices.missed or sim.crashes < self._crashes:
             return False
         self._begun = True
-        self.start = _start(sim.records, self._deviations)
+        self.start = segment_start(sim.records, self._deviations)
         return True
 
     def _possible(self, option: Option, moment: Moment) -> bool:

@@ -31,11 +31,23 @@ class State:
     key: Key
     deviations: tuple[Deviation, ...]
     crashes: int
+    visited: bool = False
     records: Sequence[Record] = ()  # its segment: from the last deviation to the end of the calm run
     holds: Sequence[Hold] = ()
 
 
 Graph = dict[Key, State]
+
+
+def visited(graph: Graph) -> Graph:
+    """Return the part of a graph that has been run: what can be said of it holds, wherever the rest would lead."""
+    done = {key: state for key, state in graph.items() if state.visited}
+    if len(done) == len(graph):
+        return graph
+    return {
+        key: attrs.evolve(state, holds=[hold for hold in state.holds if hold.child in done])
+        for key, state in done.items()
+    }
 
 
 def count_schedules(graph: Graph, root: Key, crashes_max: int) -> list[int]:
@@ -44,26 +56,23 @@ def count_schedules(graph: Graph, root: Key, crashes_max: int) -> list[int]:
     A schedule is a path: which crash, at which moment of the way that the last one left, and so on; other faults may
     lie between, as far as the graph has them.
     """
-    exactly = [dict.fromkeys(graph, 1)]  # ways to go on with no crash: one, plus those through other faults
+    if root not in graph:
+        return [0] * (crashes_max + 1)
     order = _children_first(graph, root)
+    sums: list[int] = []
+    fewer: dict[Key, int] = {}  # ways to go on from a state with one crash less
     for crashes in range(crashes_max + 1):
-        ways: dict[Key, int] = {}
+        ways: dict[Key, int] = {}  # with exactly so many crashes
         for key in order:
             total = 1 if crashes == 0 else 0
             for hold in graph[key].holds:
                 if not hold.crash:
                     total += ways[hold.child]
                 elif crashes:
-                    total += exactly[crashes - 1][hold.child]
+                    total += fewer[hold.child]
             ways[key] = total
-        if crashes == 0:
-            exactly[0] = ways
-        else:
-            exactly.append(ways)
-    sums, total = [], 0
-    for ways in exactly:
-        total += ways[root]
-        sums.append(total)
+        sums.append(ways[root] + (sums[-1] if sums else 0))
+        fewer = ways
     return sums
 
 
