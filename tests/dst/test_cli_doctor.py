@@ -53,7 +53,7 @@ def test_a_python_that_cannot_make_the_runs_is_not_called_equal(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     bare = tmp_path / "bare"
-    bare.write_text(f'#!/bin/sh\nunset PYTHONPATH\nexec {sys.executable} -I "$@"\n')
+    bare.write_text(f'#!/bin/sh\nunset PYTHONPATH\nexec {sys.executable} -I -S "$@"\n')
     bare.chmod(0o755)
     monkeypatch.syspath_prepend(Path(__file__).parent)
     path = doctor.python_path(["toy_scenarios"])
