@@ -1,7 +1,7 @@
 """A chat session: one long-lived execution, parked on a gate between turns (ADR 0081's way to model a session).
 
 Each turn streams, patches surfaces and asks a model.  Messages arrive early, twice, late and out of order; the log is
-compacted in mid-session.
+compacted in mid-session.  Some sessions were begun by a kernel from before emits were stamped.
 """
 
 from __future__ import annotations
@@ -10,13 +10,24 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, cast
 
 from dst.durable import faults, invariants
-from dst.durable.scenario import DurableScenario
-from dst.faults import Fault
+from dst.durable.legacy import LEGACY_SCHEMA, write_legacy_log
+from dst.durable.scenario import EPOCH_MS, DurableScenario
+from dst.faults import Fault, menu
 from dst.invariants import AnyInvariant
 from dst.simulation import Simulation
 from kernel import Context, Effect, Flow, Json, flow, step
 
 TURNS = 3
+LEGACY_LOG = Fault(name="legacy-log", budget=1, environmental=True)
+_OPENED: Sequence[tuple[str, Json]] = (
+    ("EXECUTION_STARTED", {"flowId": "chat", "input": {"user": "ada"}}),
+    ("DECISION_RECORDED", {"decisionId": "persona", "choice": ["patient", 1]}),
+    ("session.opened", {"persona": ["patient", 1]}),
+    ("SURFACE_PATCH", {"op": "append", "surface": "timeline", "value": "welcome"}),
+    ("EXECUTION_SUSPENDED", {"on": "message", "correlationKey": None, "due": None}),
+)
+"""The session up to its first gate, as the older kernel logged it."""
+
 answer = step("answer", deadline=20)
 
 
@@ -25,11 +36,17 @@ class ChatSession(DurableScenario):
 
     name = "chat_session"
     story = "a session parked on a gate; messages come twice, early, late, out of order; compacted in between"
-    faults: ClassVar[Sequence[Fault]] = faults.ALL
+    faults: ClassVar[Sequence[Fault]] = (*faults.ALL, LEGACY_LOG)
     invariants: ClassVar[Sequence[AnyInvariant]] = tuple(
         i for i in invariants.ALL if i.name not in ("compensator-once", "rollback-finished")
     )
-    marks: ClassVar[Sequence[str]] = ("closed", "a turn fell back", "compacted", "resumed from a snapshot")
+    marks: ClassVar[Sequence[str]] = (
+        "closed",
+        "a turn fell back",
+        "compacted",
+        "resumed from a snapshot",
+        "went on from a legacy log",
+    )
     snapshot_every: ClassVar = 9
 
     def flows(self) -> Sequence[Flow]:
@@ -45,7 +62,12 @@ class ChatSession(DurableScenario):
 
     async def drive(self, sim: Simulation) -> None:
         """Open the session, send what the user types, compact once."""
-        await self.start("chat", {"user": "ada"}, execution_id="chat-1")
+        point, act = sim.enter("open:chat-1", menu(sim.faults, (("legacy", LEGACY_LOG),)))
+        if act == "legacy":
+            write_legacy_log(self.db, "chat-1", "chat", _OPENED, now_ms=EPOCH_MS)
+        sim.happened(point)
+        if not act:
+            await self.start("chat", {"user": "ada"}, execution_id="chat-1")
         for turn in range(TURNS):
             await self.deliver("chat-1", "message", {"text": f"message {turn}"}, delivery_id=f"m{turn}")
             if turn == 1:
@@ -57,6 +79,8 @@ class ChatSession(DurableScenario):
         history = self.db.history.get("chat-1", ())
         sim.sometimes("closed", any(e.type == "session.closed" for e in history))
         sim.sometimes("a turn fell back", any(e.type == "turn.failed" for e in history))
+        legacy = any(e.schema_version == LEGACY_SCHEMA for e in history)
+        sim.sometimes("went on from a legacy log", legacy and any(e.type == "session.closed" for e in history))
         sim.sometimes("compacted", self.db.cuts.get("chat-1", 0) > 0)
         sim.sometimes("resumed from a snapshot", self.worker.starts > 1 and bool(self.db.snapshots))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from dst.durable.observed import EXECUTING, LIVE, UNSETTLED
+from dst.durable.observed import EXECUTING, LEGACY, LIVE, UNSETTLED
 from dst.invariants import AnyInvariant, Broken, Invariant, Key
 from dst.trace import Record
 from kernel import events
@@ -67,39 +67,52 @@ class NoEmitLost(Invariant[tuple[frozenset[str], int]]):
 _COUNTED = 16  # events of one content; more logical emits of it than this in one segment no scenario makes
 
 
-class EmitOnce(Invariant[tuple[frozenset[str], int, bool]]):
-    """ADR 0102 D2: a duplicate is allowed where the trace shows a reason."""
+Emits = tuple[frozenset[str], int, int]
+
+
+class EmitOnce(Invariant[Emits]):
+    """ADR 0102 D2: a duplicate is allowed where the trace shows a reason.
+
+    Its state: the logical emits that were called, the events that stand for one of them, and how many events were made
+    that cannot serve a re-run, beside an effect or after an unsettled outcome: each excuses one duplicate.  An event of
+    a log from before stamps stands for none (D8).
+    """
 
     name = "emit-once"
     says = "no emit is appended twice except where the trace shows a reason that ADR 0102 allows"
     kinds = ("emit", "emitted")
-    initial = (frozenset(), 0, False)  # logical emits called, events, may one be a duplicate later
+    initial = (frozenset(), 0, 0)
 
-    def compose(self, state: tuple[frozenset[str], int, bool]) -> tuple[frozenset[str], int, bool]:
-        """Once one may be a duplicate, the count says nothing more."""
-        return (frozenset(), 0, True) if state[2] else (state[0], min(state[1], _COUNTED), False)
+    def compose(self, state: Emits) -> Emits:
+        """More excuses than there can be logical emits are as good as that many."""
+        return state[0], state[1], min(state[2], _COUNTED)
 
     def key(self, record: Record) -> Key:
         """Keyed by emit identity."""
         return record[1], (record[1], record[2], record[3])
 
-    def advance(self, state: tuple[frozenset[str], int, bool], record: Record) -> tuple[frozenset[str], int, bool]:
+    def advance(self, state: Emits, record: Record) -> Emits:
         """Compare events with calls."""
-        called, count, excused = state
+        called, standing, excuses = state
         if record[0] == "emit":
-            return called | {record[4]}, count, excused
-        facts = record[5]
-        count += 1
-        if count > len(called) and LIVE not in facts and not excused:
-            raise Broken(
-                f"event {record[6].sequence} is number {count} for {len(called)} logical emits "
-                f"({', '.join(sorted(called))})",
-                "one event each: no syscall of the segment was live, no earlier event was made beside an effect or "
-                "after an unsettled outcome",
-            )
-        return called, count, excused or EXECUTING in facts or UNSETTLED in facts
+            return called | {record[4]}, standing, excuses
+        facts: str = record[5]
+        if facts == LEGACY:
+            return state
+        if standing < len(called):
+            standing += 1
+        elif LIVE not in facts:
+            if not excuses:
+                raise Broken(
+                    f"event {record[6].sequence} is one more than its {len(called)} logical emits "
+                    f"({', '.join(sorted(called))})",
+                    "one event each: no syscall of the segment was live, and no earlier event is left that was made "
+                    "beside an effect or after an unsettled outcome",
+                )
+            excuses -= 1
+        return called, standing, excuses + (EXECUTING in facts or UNSETTLED in facts)
 
-    def could_fail(self, state: tuple[frozenset[str], int, bool]) -> bool:
+    def could_fail(self, state: Emits) -> bool:
         """Something was appended."""
         return state[1] > 0
 

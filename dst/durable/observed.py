@@ -27,8 +27,13 @@ if TYPE_CHECKING:
     from kernel.journal import Journal
     from kernel.parts import Parts
 
-LIVE, EXECUTING, UNSETTLED = "L", "E", "U"
+LIVE, EXECUTING, UNSETTLED, LEGACY = "L", "E", "U", "O"
 """Facts of a run at an emit: why ADR 0102 may allow its event, or a later one, to be a duplicate."""
+
+
+def identity_of(type: str, payload_text: str) -> str:
+    """Return what invariants know an emit's content by."""
+    return f"{type}/{zlib.crc32(payload_text.encode()):08x}"
 
 
 class Observing(Context):
@@ -50,7 +55,7 @@ class Observing(Context):
 
     async def emit_text(self, type: str, text: str) -> None:
         """Note the call with its logical identity, and that it was acknowledged."""
-        identity = f"{type}/{zlib.crc32(text.encode()):08x}"
+        identity = identity_of(type, text)
         place = f"{self.branch_path()}@{_call_site()}"
         nth = self._passes[place, identity] = self._passes.get((place, identity), 0) + 1
         facts = (

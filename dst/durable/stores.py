@@ -157,6 +157,10 @@ class SimStore:
                 ("emitted", execution_id, call.segment, call.identity, call.logical, call.facts, envelope)
             )
 
+    def park(self, execution_id: str, flow_id: str, *, head: int) -> None:
+        """Say in the catalogue that an execution is parked, and nobody's."""
+        self.rows[execution_id] = _Row(flow_id, "suspended", head, None, 0)
+
     async def read_from(self, execution_id: str, sequence: int) -> Sequence[StoredEvent]:
         """Return the tail; reads are no points."""
         if self.sim.crowded():
