@@ -76,7 +76,10 @@ class Host:
     async def run(
         self, scenario_type: type[Scenario], choices: Choices, *, judged: bool = True, spy: Spy | None = None
     ) -> RunResult:
-        """Run one simulation from beginning to end; `spy` is called at each point of its calm way."""
+        """Run one simulation from beginning to end; `spy` is called at each point of its calm way.
+
+        A run that is not judged is for its outcome alone: it has no digest either.
+        """
         self._count += 1
         if self._count % _COLLECT_EVERY == 0:
             gc.collect()
@@ -115,7 +118,7 @@ class Host:
             judge = self._judges[scenario] = Judge(scenario.invariants)
         return RunResult(
             scenario=scenario.name,
-            digest=trace.digest(records),
+            digest=trace.digest(records) if judged else "",
             ending=ending,
             judgement=judge.judge(records if judged else ()),
             deviations=tuple(sim.deviations),

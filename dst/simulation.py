@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import enum
 from collections.abc import Awaitable, Callable, Iterable
@@ -296,7 +297,9 @@ class Simulation:
             async with trio.open_nursery() as nursery:
                 incarnation.nursery = nursery
                 await incarnation.node.main(incarnation)
-                await trio.sleep_forever()  # a node lives until it crashes
+                # A node lives until it crashes, or the simulation is over; caught here, so that no nursery wraps it.
+                with contextlib.suppress(Reaped):
+                    await trio.sleep_forever()
         except Exception as error:
             self._broke(incarnation.name, error)
 
