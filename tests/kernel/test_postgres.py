@@ -309,13 +309,13 @@ def test_flow_goes_on_where_the_server_was_restarted(use: Use, server: Server) -
 
 
 def test_flow_is_interrupted_while_there_is_no_server_and_recovers(use: Use, server: Server) -> None:
-    down = [True]
+    stopped = trio.Event()
 
     @step("s")
     async def stop_once(ctx: Any, input: Json) -> Json:
-        if down:
-            down.pop()
+        if not stopped.is_set():
             await trio.to_thread.run_sync(server.stop)
+            stopped.set()
         return "done"
 
     @flow
@@ -327,10 +327,14 @@ def test_flow_is_interrupted_while_there_is_no_server_and_recovers(use: Use, ser
             handle = await runtime.start(stopping, None, execution_id="x")
             with pytest.raises((ExecutionInterrupted, StoreUnavailable)):  # who waits for the result asks the store too
                 await handle.result()
+            await stopped.wait()  # it may be going down still: a start in the middle of a stop would not last
             with pytest.raises(StoreUnavailable, match="nothing was written"):
                 await append(store, event(0))
             await trio.to_thread.run_sync(server.start)
-            assert ["x"] == await runtime.recover_all()
+            # Until its own driver has noticed too, the execution is alive here.
+            while not (adopted := await runtime.recover_all()):  # noqa: ASYNC110  # it has no event to wait for
+                await trio.sleep(0.01)
+            assert ["x"] == adopted
             return await handle.result()
 
     try:
