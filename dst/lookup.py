@@ -16,14 +16,11 @@ import attrs
 from dst.errors import WrongUsage, unknown
 from dst.mutant import Mutant
 from dst.scenario import Scenario
+from dst.signature import ALWAYS
 from dst.transparency import NAME as TRANSPARENT
 from dst.transparency import SAYS as TRANSPARENT_SAYS
 
-_ALWAYS = {
-    "simulated-world": "nothing real is reached for in a run: no I/O, no thread",
-    "worker-lives": "a worker ends by an injected crash only",
-    TRANSPARENT: TRANSPARENT_SAYS,
-}
+_ALWAYS = {**ALWAYS, TRANSPARENT: TRANSPARENT_SAYS}
 
 
 def shipped_scenarios() -> dict[str, type[Scenario]]:

@@ -12,6 +12,13 @@ from dst.run import RunResult
 from dst.trace import Record
 from dst.verdict import Ending, Verdict, Violation
 
+SIMULATED_WORLD, UNBROKEN = "simulated-world", "unbroken"
+ALWAYS = {
+    SIMULATED_WORLD: "nothing real is reached for in a run: no I/O, no thread",
+    UNBROKEN: "nothing ends by an error that nobody injected",
+}
+"""What holds of every run, whatever its scenario: name and sentence."""
+
 _NUMBER = re.compile(r"\d+")
 _ID_CHARACTERS = 6
 
@@ -43,7 +50,7 @@ def violation_of(result: RunResult) -> Violation | None:
     at = len(result.records)
     if result.refused:
         return Violation(
-            invariant="simulated-world",
+            invariant=SIMULATED_WORLD,
             key="",
             seen=result.refused[0],
             wanted="ports only: nothing real in a run",
@@ -55,10 +62,10 @@ def violation_of(result: RunResult) -> Violation | None:
         return first
     if result.failures:
         return Violation(
-            invariant="unbroken",
+            invariant=UNBROKEN,
             key="",
             seen=result.failures[0],
-            wanted="nothing ends by an error that nobody injected",
+            wanted=ALWAYS[UNBROKEN],
             at=at,
         )
     return None

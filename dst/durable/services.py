@@ -41,7 +41,10 @@ class AnswerLost(Exception):
 
 
 class Service:
-    """One simulated service.  Mutable: `done` holds its answers, by operation and idempotency key."""
+    """One simulated service.  Mutable: `done` holds its answers, by operation and idempotency key.
+
+    Made by `DurableScenario.service`, which makes it part of what tells two states of the world apart.
+    """
 
     def __init__(self, sim: Simulation, name: str) -> None:
         self.sim = sim

@@ -10,6 +10,7 @@ from dst.choices import Calm, Random
 from dst.durable.invariants import ALL
 from dst.durable.services import Service
 from dst.durable.stores import SimStore
+from dst.lookup import says
 from dst.mutant import exchange
 from dst.run import Host, Limits, RunResult, host
 from dst.scenario import Scenario
@@ -255,6 +256,7 @@ def first_wrong(scenario: type[Scenario]) -> str:
 )
 def test_so_is_what_no_monitor_sees(scenario, name):
     assert name == first_wrong(scenario)
+    assert says(scenario, name), "it is said in words as well"
 
 
 def test_an_error_that_nobody_injected_is_told_before_what_follows_from_it():
