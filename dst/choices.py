@@ -44,14 +44,15 @@ class Random:
 
     What the environment may do (decline a card, time out) and what goes wrong with the process (crash, lose an answer)
     is drawn apart: the first has few sites and makes the story, the second has many and breaks it.  Which kinds take
-    part and how often is drawn first, from a stream of its own, so that it does not shift what is drawn later.
+    part and how often is drawn first, from a stream of its own, so that it does not shift what is drawn later; without
+    `subset` every kind takes part.
     """
 
-    def __init__(self, seed: int, faults: Iterable[Fault], rate: float | None = None) -> None:
+    def __init__(self, seed: int, faults: Iterable[Fault], rate: float | None = None, *, subset: bool = True) -> None:
         settings = SplitMix64(derive(seed, _SETTINGS))
         kinds = list(faults)
         self._draws = SplitMix64(derive(seed, _DRAWS))
-        self._kinds = {fault.name for fault in kinds if settings.chance(2)}
+        self._kinds = {fault.name for fault in kinds if settings.chance(2) or not subset}
         if not self._kinds and kinds:
             self._kinds = {kinds[settings.below(len(kinds))].name}
         self._process = _Rates(on_one_in=2 << settings.below(3), fires_one_in=1 << settings.below(3), rate=rate)

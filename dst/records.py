@@ -80,14 +80,15 @@ class FailureRecord:
 
 @attrs.frozen(kw_only=True)
 class DivergenceRecord:
-    """Two runs of one seed that differ."""
+    """Two runs of the same choices that differ.  Either a seed makes them, or `token`, which is their schedule."""
 
     scenario: str
-    seed: int
+    seed: int | None
     record: int
     first: str
     second: str
     replay: str = ""
+    token: str = ""
 
 
 @attrs.frozen(kw_only=True)
@@ -95,8 +96,9 @@ class InconclusiveRecord:
     """A run that says nothing."""
 
     scenario: str
-    seed: int
+    seed: int | None
     why: str
+    token: str = ""  # its schedule, if no seed makes it
 
 
 @attrs.frozen(kw_only=True)
@@ -110,6 +112,16 @@ class ScenarioRecord:
     judged: dict[str, int]
     marks: dict[str, int]
     says: dict[str, str]  # its invariants in words
+
+
+@attrs.frozen(kw_only=True)
+class StrategyRecord:
+    """One strategy's share of a campaign."""
+
+    name: str
+    schedules: int
+    failing: int
+    first: int | None  # which of its own runs was the first to fail, from 1
 
 
 @attrs.frozen(kw_only=True)
@@ -150,6 +162,7 @@ class CampaignRecord:
     digest: str
     repeat: str  # the command that runs it again
     exit_code: int
+    strategies: tuple[StrategyRecord, ...] = ()  # in the order in which they first ran
     format: int = FORMAT
 
 

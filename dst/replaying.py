@@ -55,7 +55,7 @@ class Looked:
 async def look(host: Host, scenario: type[Scenario], choices: Choices, again: Choices) -> Looked:
     """Run twice, with choices that say the same, and judge the first."""
     noting = Noting(choices)
-    result, violation = await run_one(host, Transparency(host), scenario, noting)  # type: ignore[arg-type]
+    result, violation = await run_one(host, Transparency(host), scenario, noting)
     second = await host.run(scenario, again)
     return Looked(result=result, violation=violation, why=inconclusive(result), again=second, points=noting.points)
 

@@ -9,6 +9,7 @@ from typing import ClassVar
 from dst.faults import Fault
 from dst.invariants import AnyInvariant
 from dst.simulation import Simulation
+from dst.trace import Record
 
 
 class Scenario(abc.ABC):
@@ -41,6 +42,12 @@ class Scenario(abc.ABC):
         Equal digests must behave equally from here on, if every node crashed now.
         """
         raise NotImplementedError(f"{self.name} cannot be explored: it does not say what of its world can be seen")
+
+    @classmethod
+    def landmark(cls, record: Record) -> Hashable | None:
+        """Return what a record is one of, for strategies that look for new pairs of them; None for none."""
+        kind: str = record[0]
+        return kind
 
     def outcome(self, sim: Simulation) -> Hashable | None:
         """What a faulty run must have in common with some calm run; None if this run cannot be compared."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 import re
+import zlib
 from collections.abc import Sequence
 
 import attrs
@@ -12,6 +15,10 @@ FORMAT = 1
 _DEVIATIONS_MAX = 10_000
 _LABEL_MAX = 2_000
 _FILE_MAX = 4_000_000
+_TOKEN_MAX = 400_000
+TOKEN_START = "s1."
+"""What the one-line form of a schedule begins with."""
+
 _OCCURRENCE = re.compile(r"^(.*)#(\d+)$", re.DOTALL)
 
 
@@ -78,6 +85,11 @@ class Schedule:
         text = json.dumps(head, indent=2, ensure_ascii=True)[:-2]
         return f'{text},\n  "deviations": [{chr(10) + "    " + body + chr(10) + "  " if lines else ""}]\n}}\n'
 
+    def token(self) -> str:
+        """Return the same in one line, to be pasted: into a command, or into a test."""
+        plain = json.dumps(json.loads(self.to_text()), separators=(",", ":"), sort_keys=True)
+        return TOKEN_START + base64.urlsafe_b64encode(zlib.compress(plain.encode(), 9)).decode().rstrip("=")
+
 
 def _written(deviation: Deviation) -> dict[str, str]:
     fields = {"at": deviation.at, "do": deviation.do}
@@ -115,6 +127,23 @@ def parse(text: str, where: str) -> Schedule:
         ),
         deviations=tuple(_deviation(entry, f"{where}: deviation {i + 1}") for i, entry in enumerate(deviations)),
     )
+
+
+def from_token(token: str) -> Schedule:
+    """Return the schedule that `Schedule.token` gave.  Raises `BadSchedule`: the text is untrusted."""
+    shown = f"token {token[:20]}…"
+    if not token.startswith(TOKEN_START) or len(token) > _TOKEN_MAX:
+        raise BadSchedule(f"{shown}: wanted {TOKEN_START}… of at most {_TOKEN_MAX} characters")
+    packed = token.removeprefix(TOKEN_START)
+    try:
+        unpacker = zlib.decompressobj()
+        raw = unpacker.decompress(base64.b64decode(packed + "=" * (-len(packed) % 4), b"-_", validate=True), _FILE_MAX)
+        if not unpacker.eof or unpacker.unused_data:
+            raise ValueError("cut off, or too long")
+        text = raw.decode("utf-8")
+    except (ValueError, binascii.Error, zlib.error) as error:
+        raise BadSchedule(f"{shown} is damaged ({error}): copy the whole of it") from None
+    return parse(text, shown)
 
 
 def _deviation(entry: object, where: str) -> Deviation:

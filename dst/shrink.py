@@ -12,6 +12,7 @@ Fails = Callable[[tuple[Deviation, ...]], Awaitable["tuple[Deviation, ...] | Non
 """Runs deviations; returns those that took place if the run fails with the wanted signature, else None."""
 
 BUDGET = 400
+_PAIRS_OF = 8  # deviations of which every two are tried together
 
 
 @attrs.frozen(kw_only=True)
@@ -38,6 +39,7 @@ async def shrink(
         before = shrinker.best
         await shrinker.remove_chunks()
         await shrinker.remove_each()
+        await shrinker.remove_pairs()
         await shrinker.move_earlier()
         if shrinker.best == before or shrinker.spent:
             break
@@ -102,13 +104,28 @@ class _Shrinker:
         index = 0
         while index < len(self.best):
             without = self.best[:index] + self.best[index + 1 :]
-            for candidate in _renumberings(without, index, self.best[index]):
-                if await self._try(candidate):
-                    removed = True
-                    break
+            if await self._try_any(_renumberings(without, index, self.best[index])):
+                removed = True
             else:
                 index += 1
         return removed
+
+    async def remove_pairs(self) -> None:
+        """Remove two that can only go together, such as a crash and what it took to get as far a second time."""
+        first = 0
+        while 2 < len(self.best) <= _PAIRS_OF and first < len(self.best) - 1:
+            for second in range(first + 1, len(self.best)):
+                without = tuple(d for i, d in enumerate(self.best) if i not in (first, second))
+                if await self._try_any(_renumberings(without, first, self.best[first])):
+                    break
+            else:
+                first += 1
+
+    async def _try_any(self, candidates: Sequence[tuple[Deviation, ...]]) -> bool:
+        for candidate in candidates:
+            if await self._try(candidate):
+                return True
+        return False
 
     async def move_earlier(self) -> None:
         """Have things happen at an earlier occurrence of their site."""

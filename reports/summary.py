@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
-from dst.records import CampaignRecord, DivergenceRecord, FailureRecord, ScenarioRecord, printable
+from dst.records import CampaignRecord, DivergenceRecord, FailureRecord, ScenarioRecord, StrategyRecord, printable
 
 _WIDTH = 90
 _COLUMNS_MAX = 4  # scenarios side by side; with more there is one column of totals
@@ -69,7 +69,8 @@ def failure(record: FailureRecord) -> Iterator[Line]:
     if record.replays:
         yield line(f"  replayed: same digest {record.digest[:8]}…")
     else:
-        yield line("  replayed: NOT the same: the schedule does not reproduce it, the seed does", Style.DOUBT)
+        other = "" if record.seed is None else ", the seed does"
+        yield line(f"  replayed: NOT the same: the schedule does not reproduce it{other}", Style.DOUBT)
     yield line(f"Reproduce:  {record.replay}", Style.HEAD)
 
 
@@ -86,9 +87,10 @@ def _size(record: FailureRecord) -> str:
 
 
 def divergence(record: DivergenceRecord) -> Iterator[Line]:
-    """Yield two runs of one seed that differ."""
+    """Yield two runs of the same choices that differ."""
     yield line(_spread("NONDETERMINISM", record.scenario), Style.BAD)
-    yield line(f"  two runs from seed {record.seed} part at record {record.record}:")
+    source = "one schedule" if record.seed is None else f"seed {record.seed}"
+    yield line(f"  two runs from {source} part at record {record.record}:")
     yield line(f"    first:  {_short(record.first)}")
     yield line(f"    second: {_short(record.second)}")
     yield line("  look for time, randomness, set order or threads in the flow and its world; `dst doctor` tells more")
@@ -117,8 +119,15 @@ def _coverage(record: CampaignRecord, *, verbose: bool) -> Iterator[Line]:
         says = {name: text for scenario in record.scenarios for name, text in scenario.says.items()}
         for name, text in says.items():
             yield line(f"  {name}: {text}")
+    if len(record.strategies) > 1:
+        shares = (f"{share.name} {share.schedules:,}{_first(share)}" for share in record.strategies)
+        yield line(f"schedules by strategy: {', '.join(shares)}")
     if record.rechecked and not record.divergences:
         yield line(f"run twice: {record.rechecked} of {_count(record.schedules, 'schedule')}, same digests")
+
+
+def _first(share: StrategyRecord) -> str:
+    return "" if share.first is None else f" (failed from its run {share.first:,} on, {share.failing:,} of them)"
 
 
 def _table(title: str, scenarios: Sequence[ScenarioRecord], counts: Sequence[dict[str, int]]) -> Iterator[Line]:
@@ -174,7 +183,8 @@ def _doubts(record: CampaignRecord) -> Iterator[Line]:
     for missing in record.missing:
         yield line(f"missing: {missing}", Style.DOUBT)
     for run in record.inconclusive[:5]:
-        yield line(f"inconclusive: {run.scenario} from seed {run.seed}: {run.why}", Style.DOUBT)
+        source = f"replay {run.token}" if run.seed is None else f"from seed {run.seed}"
+        yield line(f"inconclusive: {run.scenario} {source}: {run.why}", Style.DOUBT)
     more = record.inconclusive_runs - min(5, len(record.inconclusive))
     if more > 0:
         yield line(f"inconclusive: {_count(more, 'further run')}", Style.DOUBT)

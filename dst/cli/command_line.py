@@ -7,12 +7,18 @@ from collections.abc import Sequence
 
 from dst.executors.assignment import Assignment
 from dst.run import Limits
+from dst.strategies.portfolio import DEFAULT
 
 
 def replay_seed(assignment: Assignment, reference: str, seed: int | None) -> str:
     """Return the command for one run of a campaign, by its seed."""
     words = ["dst", "replay", reference, "--seed", str(seed), *_made_of(assignment)]
     return shlex.join(words)
+
+
+def replay_token(token: str, reference: str | None) -> str:
+    """Return the command for one run by its schedule; `reference` as for `replay_id`."""
+    return shlex.join(["dst", "replay", token, *(["--scenario", reference] if reference else [])])
 
 
 def replay_id(id: str, reference: str | None, home: str | None) -> str:
@@ -46,6 +52,8 @@ def repeat(assignment: Assignment, names: Sequence[str], schedules: int | None) 
 def _made_of(assignment: Assignment) -> list[str]:
     """Return the flags that change what a run does."""
     words = []
+    if assignment.strategy != DEFAULT:
+        words += ["--strategy", assignment.strategy]
     if assignment.mutant:
         words += ["--mutant", assignment.mutant]
     if assignment.faults is not None:

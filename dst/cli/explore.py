@@ -28,8 +28,9 @@ from dst.run import Host, Limits, host
 from dst.scenario import Scenario
 from dst.shrink import BUDGET
 from dst.signature import signature_of
-from dst.strategies.explore import Bounds, Exploration, Found, explore
+from dst.strategies.explore import Exploration, Found, explore
 from dst.strategies.product import Suspect
+from dst.strategies.view import Bounds
 from dst.transparency import Transparency
 from reports.exploration import exploration
 

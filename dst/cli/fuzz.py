@@ -19,15 +19,18 @@ from dst.cli.progress import Progress, progress_on
 from dst.cli.recorder import Recorder
 from dst.cli.scope import Scope, everywhere, scope, setting, switch, warn
 from dst.config import known_among, texts
+from dst.corpus import read_corpus
 from dst.errors import HarnessBroke, WorkersLost, WrongUsage
 from dst.executors.assignment import OPEN_END, Assignment
-from dst.executors.chunk import STRATEGIES
 from dst.executors.inline import run_inline
 from dst.executors.processes import count_workers, run_processes
 from dst.executors.tally import Tally
+from dst.findings import schedule_of
 from dst.lookup import find_mutant
 from dst.records import CampaignRecord, DivergenceRecord, FailureRecord, to_json
 from dst.run import Limits
+from dst.strategies import guided
+from dst.strategies.portfolio import DEFAULT, STRATEGIES
 from reports.summary import campaign
 
 _SCHEDULES = 2_000
@@ -48,7 +51,7 @@ _SEED_BITS = 32
 @setting("shard", metavar="I/N", help="Only this part of the runs, from 1/N to N/N.")
 @setting("faults", metavar="A,B", help="Only these kinds of faults; see `dst list`.")
 @setting("fault-rate", metavar="SHARE", help="How often faults fire, from 0 to 1. Default: drawn for each run.")
-@setting("strategy", metavar="NAME", help=f"How to search: {', '.join(STRATEGIES)}.")
+@setting("strategy", metavar="NAME", help=f"How to search: {', '.join(STRATEGIES)}. Default: {DEFAULT}.")
 @click.option("--mutant", metavar="NAME", help="Run over this broken kernel; see `dst list`.")
 @switch("shrink", "--no-shrink", value=False, help="Leave failing schedules as they were found.")
 @setting("recheck", metavar="SHARE", help="Run this share twice and compare digests. Default: 2%.")
@@ -87,7 +90,7 @@ def _assignment(around: Scope, scenarios: tuple[str, ...], mutant: str | None) -
     get = around.settings.get
     faults = texts(get("faults")) or None
     known_among("fault", faults or (), [fault.name for _, scenario in found for fault in scenario.faults])
-    strategy = str(get("strategy") or "random")
+    strategy = str(get("strategy") or DEFAULT)
     known_among("strategy", [strategy], STRATEGIES)
     known_among("report", texts(get("report")), _REPORTS)
     seed, seeds = _seeds(around)
@@ -107,6 +110,7 @@ def _assignment(around: Scope, scenarios: tuple[str, ...], mutant: str | None) -
         shrinking=get("shrink") is not False,
         steps_max=cast("int | None", get("max-steps")) or Limits().steps,
         shard=cast("tuple[int, int] | None", get("shard")) or (0, 1),
+        corpus=tuple(read_corpus(around.home, cls.name) for _, cls in found) if strategy == guided.NAME else (),
     )
 
 
@@ -143,25 +147,37 @@ class _Fuzz:
         self._open_end = plan.seeds is None and plan.schedules == OPEN_END
         scenarios = [around.known.find(reference)[1] for reference in plan.scenarios]
         self._references = {s.name: r for s, r in zip(scenarios, plan.scenarios, strict=True)}
+        self._versions = {s.name: s.version for s in scenarios}
         self._recorder = Recorder(
             around.home,
             name="-".join(s.name for s in scenarios),
             last_seed=str(plan.seed) if plan.seeds is None else f"{plan.seeds[0]}:{plan.seeds[1]}",
             runs="ndjson" in texts(around.settings.get("report")),
-            versions={s.name: s.version for s in scenarios},
-            by_seed=lambda f: command_line.replay_seed(plan, self._references[f.scenario], f.seed),
+            versions=self._versions,
+            by_run=self._by_run,
             by_id=self._by_id,
         )
         self._tally = Tally(plan, self._recorder.failure, self._diverged, self._recorder.row)
 
     def _diverged(self, found: DivergenceRecord) -> DivergenceRecord:
-        reference = self._references[found.scenario]
-        return attrs.evolve(found, replay=command_line.replay_seed(self._plan, reference, found.seed))
+        return attrs.evolve(found, replay=self._again(found.scenario, found.seed, found.token))
+
+    def _by_run(self, failure: FailureRecord) -> str:
+        version = self._versions[failure.scenario]
+        return self._again(failure.scenario, failure.seed, schedule_of(failure, version).token())
+
+    def _again(self, scenario: str, seed: int | None, token: str) -> str:
+        """Return the command for one run, by its seed or, if none makes it, by its schedule."""
+        if seed is not None:
+            return command_line.replay_seed(self._plan, self._references[scenario], seed)
+        return command_line.replay_token(token, self._needed(scenario))
 
     def _by_id(self, failure: FailureRecord) -> str:
-        needed = failure.scenario not in self._around.known.scenarios
-        reference = self._references[failure.scenario] if needed else None
-        return command_line.replay_id(failure.id, reference, self._around.home_flag)
+        return command_line.replay_id(failure.id, self._needed(failure.scenario), self._around.home_flag)
+
+    def _needed(self, scenario: str) -> str | None:
+        """Return the reference that a command needs for a scenario that is not known by its name alone."""
+        return None if scenario in self._around.known.scenarios else self._references[scenario]
 
     def run(self) -> int:
         """Run it, report it, return the exit code."""
@@ -209,6 +225,8 @@ class _Fuzz:
     def _report(self, record: CampaignRecord, broke: HarnessBroke | None) -> int:
         """Store and print the record; what cannot be stored is still printed."""
         around, recorder = self._around, self._recorder
+        for scenario, kept in zip(record.scenario, self._tally.kept, strict=False):
+            recorder.keep(scenario, kept)
         recorder.finish(record)
         if recorder.trouble and not record.interrupted:
             record = attrs.evolve(record, exit_code=2)

@@ -10,11 +10,13 @@ from typing import TextIO
 
 import attrs
 
+from dst.corpus import write_corpus
 from dst.executors.chunk import Row
 from dst.executors.tally import Tally
 from dst.findings import schedule_of
 from dst.home import CampaignFolder, Home, HomeUnusable
 from dst.records import CampaignRecord, FailureRecord, to_line
+from dst.strategies.strategy import Deviations
 
 _EVERY_SECONDS = 1.0
 
@@ -30,14 +32,14 @@ class Recorder:
         last_seed: str,
         runs: bool,
         versions: dict[str, str],
-        by_seed: Callable[[FailureRecord], str],
+        by_run: Callable[[FailureRecord], str],
         by_id: Callable[[FailureRecord], str],
     ) -> None:
         self.trouble = ""
         self.folder: CampaignFolder | None = None
         self._home = home
         self._versions = versions
-        self._by_seed = by_seed
+        self._by_run = by_run
         self._by_id = by_id
         self._files = contextlib.ExitStack()
         self._records: TextIO | None = None
@@ -63,15 +65,15 @@ class Recorder:
 
     def failure(self, found: FailureRecord) -> FailureRecord:
         """Keep a failure; return it with the command that reproduces it."""
-        by_seed = attrs.evolve(found, replay=self._by_seed(found))
+        by_run = attrs.evolve(found, replay=self._by_run(found))
         if not found.replays or self.trouble:
-            self._line("failure", by_seed)
-            return by_seed
+            self._line("failure", by_run)
+            return by_run
         kept = attrs.evolve(found, replay=self._by_id(found))
         with self._trying():
             self._home.file(kept, schedule_of(kept, self._versions[kept.scenario]))
         self._line("failure", kept)
-        return by_seed if self.trouble else kept
+        return by_run if self.trouble else kept
 
     def row(self, row: Row) -> None:
         """Write one run, if asked to."""
@@ -86,6 +88,11 @@ class Recorder:
             self._told = now
             seconds = round(now - self._began, 3)
             self._write({"kind": "progress", "seconds": seconds, "schedules": tally.schedules})
+
+    def keep(self, scenario: str, kept: list[Deviations]) -> None:
+        """Write what later campaigns are to know of a scenario."""
+        with self._trying():
+            write_corpus(self._home, scenario, kept)
 
     def finish(self, record: CampaignRecord) -> None:
         """Write the end."""
@@ -114,6 +121,7 @@ def _run(row: Row) -> dict[str, object]:
         "index": row.index,
         "scenario": row.scenario,
         "seed": row.seed,
+        "strategy": row.strategy,
         "verdict": "fail" if row.signature or row.divergence else "unknown" if row.why else "pass",
         "signature": row.signature,
         "digest": row.digest,

@@ -14,7 +14,7 @@ from dst.choices import Written
 from dst.cli import command_line
 from dst.cli.run import read_seed
 from dst.cli.scope import Scope, everywhere, scope, setting
-from dst.cli.single import Story, as_json, build, chosen_faults, exit_code, failure_of, lines, look_at
+from dst.cli.single import Story, as_json, build, chosen_faults, chosen_strategy, exit_code, failure_of, lines, look_at
 from dst.errors import WrongUsage, unknown
 from dst.executors.tally import ALL_HELD, WRONG_USAGE
 from dst.home import read_schedule
@@ -22,8 +22,9 @@ from dst.judging import choices_of
 from dst.records import ID, FailureRecord
 from dst.replaying import Looked, missed
 from dst.run import Limits
-from dst.schedule import Deviation, Schedule
+from dst.schedule import TOKEN_START, Deviation, Schedule, from_token
 from dst.sentences import sentence
+from dst.strategies.portfolio import DEFAULT
 from reports.summary import Line, Style, line
 
 
@@ -38,19 +39,20 @@ class Source:
 
 
 @click.command(short_help="Run a failure that was found again.")
-@click.argument("target", metavar="ID|FILE|SCENARIO")
+@click.argument("target", metavar="ID|FILE|TOKEN|SCENARIO")
 @click.option("--seed", metavar="N", help="Run SCENARIO as this run seed draws it.")
 @click.option("--scenario", metavar="PKG.MOD:CLASS", help="Your own scenario that the schedule is of.")
 @click.option("--mutant", metavar="NAME", help="With --seed: over this broken kernel.")
 @setting("faults", metavar="A,B", help="With --seed: only these kinds of faults.")
 @setting("fault-rate", metavar="SHARE", help="With --seed: how often a site that is on fires.")
+@setting("strategy", metavar="NAME", help=f"With --seed: the strategy that draws. Default: {DEFAULT}.")
 @setting("max-steps", metavar="N", help=f"Steps after which the run is inconclusive. Default: {Limits().steps}.")
 @click.option("--lenient", is_flag=True, help="Go on calmly where a deviation does not find its point, and say which.")
 @everywhere
 def replay(
     target: str, seed: str | None, scenario: str | None, mutant: str | None, lenient: bool, **values: Any
 ) -> int:
-    """Replay a failure by its ID, a schedule FILE, or SCENARIO with --seed.
+    """Replay a failure by its ID, a schedule FILE or its TOKEN, or SCENARIO with --seed.
 
     Exit code 1 if the invariant fails, 0 if it holds now (a failure kept in .dst is then dropped), 2 if a deviation of
     the schedule does not find its point any more.
@@ -74,6 +76,8 @@ def find_source(around: Scope, target: str) -> Source:
     if ID.fullmatch(target.upper()) and target.upper() in around.home.failures():
         id = target.upper()
         return Source(schedule=around.home.schedule(id), id=id, recorded=around.home.failure(id))
+    if target.startswith(TOKEN_START) and not _is_file(target):
+        return Source(schedule=from_token(target))
     if _is_file(target):
         return Source(schedule=read_schedule(Path(target)), path=Path(target))
     if target in around.known.scenarios or ":" in target:
@@ -120,11 +124,13 @@ def _replay_seed(around: Scope, name: str, seed: str, mutant: str | None) -> int
     words = ["dst", "replay", name, "--seed", str(number), *(["--mutant", mutant] if mutant else [])]
     words += ["--faults", ",".join(sorted(faults))] if faults else []
     words += ["--fault-rate", str(rate)] if rate is not None else []
+    strategy = chosen_strategy(around)
+    words += ["--strategy", strategy] if strategy != DEFAULT else []
     story = Story(
         scenario=cls,
         mutant=mutant,
         seed=number,
-        choices=lambda: choices_of(cls, number, faults, rate),
+        choices=lambda: choices_of(cls, number, faults, rate, strategy),
         command=shlex.join(words),
     )
     looked = look_at(around, story)

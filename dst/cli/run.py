@@ -9,12 +9,13 @@ import click
 
 from dst.choices import Calm, Choices
 from dst.cli.scope import everywhere, scope, setting
-from dst.cli.single import Story, as_json, build, chosen_faults, exit_code, lines, look_at, trace_lines
+from dst.cli.single import Story, as_json, build, chosen_faults, chosen_strategy, exit_code, lines, look_at, trace_lines
 from dst.config import KEYS
 from dst.errors import WrongUsage
 from dst.judging import choices_of
 from dst.reading import lines as trace_texts
 from dst.run import Limits
+from dst.strategies.portfolio import DEFAULT
 from reports.summary import line
 
 
@@ -24,6 +25,7 @@ from reports.summary import line
 @click.option("--mutant", metavar="NAME", help="Run over this broken kernel; see `dst list`.")
 @setting("faults", metavar="A,B", help="Only these kinds of faults; with --seed.")
 @setting("fault-rate", metavar="SHARE", help="How often a site that is on fires; with --seed.")
+@setting("strategy", metavar="NAME", help=f"The strategy that draws; with --seed. Default: {DEFAULT}.")
 @setting("max-steps", metavar="N", help=f"Steps after which the run is inconclusive. Default: {Limits().steps}.")
 @click.option("-q", "--quiet", is_flag=True, help="The verdict without the trace.")
 @everywhere
@@ -47,9 +49,11 @@ def run(scenario: str, mutant: str | None, seed: str | None, **values: Any) -> i
     words += ["--seed", str(number)] if number is not None else []
     words += ["--faults", ",".join(sorted(faults))] if faults and number is not None else []
     words += ["--fault-rate", str(rate)] if rate is not None and number is not None else []
+    strategy = chosen_strategy(around)
+    words += ["--strategy", strategy] if strategy != DEFAULT and number is not None else []
 
     def choices() -> Choices:
-        return Calm() if number is None else choices_of(cls, number, faults, rate)
+        return Calm() if number is None else choices_of(cls, number, faults, rate, strategy)
 
     story = Story(scenario=cls, mutant=mutant, seed=number, choices=choices, command=shlex.join(words))
     looked = look_at(around, story)

@@ -21,6 +21,7 @@ from dst.run import Limits, host
 from dst.scenario import Scenario
 from dst.sentences import sentences
 from dst.signature import signature_of
+from dst.strategies.portfolio import DEFAULT, STRATEGIES
 from dst.verdict import Verdict
 from reports.summary import Line, Style, failure, line
 
@@ -47,6 +48,13 @@ def chosen_faults(around: Scope, scenario: type[Scenario]) -> tuple[frozenset[st
     faults = texts(around.settings.get("faults"))
     known_among("fault", faults, [fault.name for fault in scenario.faults])
     return frozenset(faults) or None, cast("float | None", around.settings.get("fault-rate"))
+
+
+def chosen_strategy(around: Scope) -> str:
+    """Return the strategy as set.  Raises `WrongUsage`."""
+    strategy = str(around.settings.get("strategy") or DEFAULT)
+    known_among("strategy", [strategy], STRATEGIES)
+    return strategy
 
 
 def look_at(around: Scope, story: Story) -> Looked:
@@ -146,7 +154,7 @@ def said_judged(looked: Looked) -> str:
 
 
 def _differing(looked: Looked) -> Iterator[Line]:
-    found = diverged(looked.result.scenario, 0, looked.result, looked.again)
+    found = diverged(looked.result, looked.again)
     name = looked.result.scenario
     yield line(f"NONDETERMINISM  {name}: the same run twice parts at record {found.record}", Style.BAD)
     yield line(f"  first:  {found.first}")

@@ -14,15 +14,16 @@ from dst.durable import faults
 from dst.durable.behaviour import phase, visible
 from dst.durable.observed import observed
 from dst.durable.services import Service
-from dst.durable.stores import SimStore
+from dst.durable.stores import ABOUT, SimStore
 from dst.faults import Fault, Options, menu
 from dst.node import Incarnation, Node
 from dst.prng import SplitMix64, derive
 from dst.scenario import Scenario
 from dst.simulation import Simulation
+from dst.trace import Record
 from kernel.definitions import Effect, Flow
 from kernel.errors import CorruptLog
-from kernel.events import EXECUTION_RESUMED, EXECUTION_SUSPENDED, Envelope
+from kernel.events import EXECUTION_RESUMED, EXECUTION_SUSPENDED, KERNEL_TYPES, Envelope
 from kernel.fold import FoldPass
 from kernel.journal import STATUS_AFTER
 from kernel.jsonform import DEPTH_MAX_STORED, Json, encode
@@ -242,6 +243,18 @@ class DurableScenario(Scenario):
         snapshot, row = self.db.snapshots.get(execution_id), self.db.rows[execution_id]
         position = -1 if snapshot is None else snapshot.sequence
         return phase(row.status, row.head - position, self.snapshot_every)
+
+    @classmethod
+    def landmark(cls, record: Record) -> Hashable | None:
+        """Return an event's type and what it is about, or what went wrong and where."""
+        kind = record[0]
+        if kind == "clock":
+            return None
+        if kind in ("crash", "fault"):
+            return kind, str(record[-1] if kind == "crash" else record[1]).rpartition("#")[0]
+        payload = record[2].payload if kind in KERNEL_TYPES else None
+        about = next((payload[f] for f in ABOUT if f in payload), None) if isinstance(payload, dict) else None
+        return kind, *record[1:2], str(about)
 
     def outcome(self, sim: Simulation) -> Hashable | None:
         """Return status and output of each execution, and what the services have done for it."""

@@ -22,7 +22,8 @@ from kernel.state import FlowState
 
 _WRITE: Options = (("crash-before", CRASH_BEFORE), ("crash-after", CRASH_AFTER), ("hold", HOLDING))
 _APPEND: Options = (*_WRITE, ("answer-lost", APPEND_ANSWER_LOST))
-_ABOUT = ("step", "decisionId", "on")  # which payload field says what a kernel fact is about
+ABOUT = ("step", "decisionId", "on")
+"""Which payload field says what a kernel fact is about."""
 
 
 class _Row(NamedTuple):
@@ -128,7 +129,7 @@ class SimStore:
             return call.site
         payload = envelope.payload
         if isinstance(payload, dict):
-            for field in _ABOUT:
+            for field in ABOUT:
                 if field in payload:
                     return f"append:{execution_id}:{envelope.type}:{payload[field]}"
         return f"append:{execution_id}:{envelope.type}"

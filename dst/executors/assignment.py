@@ -6,6 +6,8 @@ import attrs
 
 from dst.judging import run_seed
 from dst.run import Limits
+from dst.strategies.portfolio import DEFAULT
+from dst.strategies.strategy import Deviations
 
 CHUNK = 100
 """Runs in one piece of work.  Fixed, so that where pieces begin does not depend on how many workers there are."""
@@ -20,7 +22,7 @@ class Assignment:
 
     scenarios: tuple[str, ...]  # as `dst.lookup.find_scenario` takes them
     mutant: str | None = None
-    strategy: str = "random"
+    strategy: str = DEFAULT
     seed: int = 0
     seeds: tuple[int, int] | None = None  # run seeds from the first up to the second, instead of derived ones
     schedules: int = 2_000  # in all shards together
@@ -31,6 +33,7 @@ class Assignment:
     shrinking: bool = True
     steps_max: int = Limits().steps
     shard: tuple[int, int] = (0, 1)
+    corpus: tuple[tuple[Deviations, ...], ...] = ()  # for each scenario what earlier campaigns have kept
 
     @property
     def total(self) -> int:

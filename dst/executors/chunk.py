@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator
 
 import attrs
 
-from dst.choices import Random, Written
+from dst.choices import Written
 from dst.errors import HarnessBroke
 from dst.executors.assignment import Assignment, Chunk
 from dst.findings import describe
-from dst.judging import choices_of, diverged, investigate, run_one
+from dst.judging import diverged, investigate, run_one, terms_of
 from dst.lookup import find_scenario
 from dst.records import DivergenceRecord, FailureRecord
 from dst.run import Host, RunResult
 from dst.scenario import Scenario
+from dst.schedule import Schedule
 from dst.shrink import BUDGET
 from dst.signature import Signature, inconclusive, signature_of
+from dst.strategies.portfolio import STRATEGIES
+from dst.strategies.strategy import Deviations, Strategy
 from dst.transparency import Transparency
 from dst.verdict import Violation
-
-Strategy = Callable[[type[Scenario], int, "frozenset[str] | None", "float | None"], Random]
-
-STRATEGIES: Mapping[str, Strategy] = {"random": choices_of}
-"""Ways to make a run's choices from its seed."""
 
 
 @attrs.frozen(kw_only=True)
@@ -37,6 +35,7 @@ class Row:
     seed: int
     digest: str
     seconds: float
+    strategy: str  # the one that proposed it
     fired: tuple[tuple[str, int], ...]
     judged: tuple[tuple[str, int], ...]
     marks: tuple[tuple[str, int], ...]
@@ -45,6 +44,8 @@ class Row:
     divergence: DivergenceRecord | None = None
     signature: str = ""  # of its failure
     failure: FailureRecord | None = None  # None if this signature was seen before
+    kept: Deviations | None = None  # its schedule, if later campaigns are to know it
+    token: str = ""  # its schedule, if no seed makes it and somebody may want to see it again
 
 
 class ChunkRunner:
@@ -54,19 +55,19 @@ class ChunkRunner:
         self._host = host
         self._assignment = assignment
         self._scenarios = [find_scenario(name, assignment.mutant) for name in assignment.scenarios]
-        self._strategy = STRATEGIES[assignment.strategy]
 
     async def rows(self, chunk: Chunk) -> AsyncIterator[Row]:
         """Yield a row for each run, up to the deadline, a run that diverged or as many failures as are wanted."""
         began, known, wanted = time.monotonic(), set(chunk.known), self._assignment.failures_max
         # Anew for each piece: what one process has seen before must not show in its verdicts.
         transparency = Transparency(self._host)
+        strategies = [self._strategy(i, opening=chunk.start == 0) for i in range(len(self._scenarios))]
         for index in range(chunk.start, chunk.stop):
             if chunk.seconds_left is not None and time.monotonic() - began > chunk.seconds_left:
                 return
             scenario, seed, twice = self._assignment.run(index)
             try:
-                row = await self._row(transparency, index, scenario, seed, twice, known)
+                row = await self._row(transparency, strategies[scenario], index, scenario, seed, twice, known)
             except Exception as error:
                 raise HarnessBroke(self._assignment.scenarios[scenario], seed, traceback.format_exc()) from error
             known |= {row.signature} - {""}
@@ -74,42 +75,74 @@ class ChunkRunner:
             if row.divergence is not None or (wanted is not None and len(known - chunk.known) >= wanted):
                 return
 
+    def _strategy(self, scenario: int, *, opening: bool) -> Strategy:
+        plan = self._assignment
+        corpus = plan.corpus[scenario] if plan.corpus else ()
+        terms = terms_of(self._scenarios[scenario], plan.faults, plan.fault_rate, corpus=corpus, opening=opening)
+        return STRATEGIES[plan.strategy](terms)
+
     async def _row(
-        self, transparency: Transparency, index: int, scenario: int, seed: int, twice: bool, known: set[str]
+        self,
+        transparency: Transparency,
+        strategy: Strategy,
+        index: int,
+        scenario: int,
+        seed: int,
+        twice: bool,
+        known: set[str],
     ) -> Row:
         cls, began = self._scenarios[scenario], time.perf_counter()
-        result, violation = await run_one(self._host, transparency, cls, self._choices(cls, seed))
+        proposal = strategy.propose(seed)
+        result, violation = await run_one(self._host, transparency, cls, proposal.choices(), proposal.spy)
+        kept, why = strategy.saw(proposal, result), inconclusive(result)
         row = Row(
             index=index,
             scenario=scenario,
             seed=seed,
             digest=result.digest,
             seconds=time.perf_counter() - began,
+            strategy=proposal.strategy,
             fired=tuple(sorted(result.fired.items())),
             judged=tuple(result.judgement.judged),
             marks=tuple(sorted(result.marks.items())),
-            why=inconclusive(result),
+            why=why,
             rechecked=twice,
+            kept=result.deviations if kept else None,
+            token="" if proposal.seeded or not why else self._token(cls, result.deviations),
         )
+        made_by = seed if proposal.seeded else None
         if twice or violation is not None:
-            again = await self._host.run(cls, self._choices(cls, seed))
+            again = await self._host.run(cls, proposal.choices())
             if again.digest != result.digest:
-                return attrs.evolve(row, divergence=self._diverged(cls, seed, result, again))
+                return attrs.evolve(row, divergence=self._diverged(cls, made_by, result, again))
         if violation is None:
             return row
         signature = signature_of(result, self._assignment.mutant, violation)
         if signature.text in known:
             return attrs.evolve(row, signature=signature.text)
-        failure = await self._failure(transparency, cls, result, violation, signature, seed)
+        failure = await self._failure(transparency, cls, result, violation, signature, made_by)
         return attrs.evolve(row, signature=signature.text, failure=failure)
 
-    def _choices(self, scenario: type[Scenario], seed: int) -> Random:
-        return self._strategy(scenario, seed, self._assignment.faults, self._assignment.fault_rate)
+    def _token(self, scenario: type[Scenario], deviations: Deviations) -> str:
+        return Schedule(
+            scenario=scenario.name,
+            mutant=self._assignment.mutant,
+            deviations=deviations,
+            versions=(("scenario", scenario.version),),
+        ).token()
 
-    def _diverged(self, scenario: type[Scenario], seed: int, one: RunResult, other: RunResult) -> DivergenceRecord:
-        found = diverged(scenario.name, seed, one, other)
-        first, second = _bare(found.first), _bare(found.second)
-        return DivergenceRecord(scenario=scenario.name, seed=seed, record=found.record, first=first, second=second)
+    def _diverged(
+        self, scenario: type[Scenario], seed: int | None, one: RunResult, other: RunResult
+    ) -> DivergenceRecord:
+        found = diverged(one, other)
+        return DivergenceRecord(
+            scenario=scenario.name,
+            seed=seed,
+            token="" if seed is not None else self._token(scenario, one.deviations),
+            record=found.record,
+            first=_bare(found.first),
+            second=_bare(found.second),
+        )
 
     async def _failure(
         self,
@@ -118,7 +151,7 @@ class ChunkRunner:
         result: RunResult,
         violation: Violation,
         signature: Signature,
-        seed: int,
+        seed: int | None,
     ) -> FailureRecord:
         found = await investigate(
             self._host,

@@ -21,8 +21,10 @@ from dst.records import (
     InconclusiveRecord,
     ScenarioRecord,
     SeedsRecord,
+    StrategyRecord,
 )
 from dst.scenario import Scenario
+from dst.strategies.strategy import Deviations
 
 _INCONCLUSIVE_KEPT = 20
 
@@ -40,6 +42,22 @@ class _Share:
     fired: Counter[str] = attrs.field(factory=Counter)
     judged: Counter[str] = attrs.field(factory=Counter)
     marks: Counter[str] = attrs.field(factory=Counter)
+
+
+@attrs.define(kw_only=True)
+class _Strategy:
+    """One strategy's share.  Mutable: counts."""
+
+    schedules: int = 0
+    failing: int = 0
+    first: int | None = None
+
+    def add(self, failed: bool) -> None:
+        """Count a run."""
+        self.schedules += 1
+        self.failing += failed
+        if failed and self.first is None:
+            self.first = self.schedules
 
 
 class Tally:
@@ -66,6 +84,8 @@ class Tally:
         self._diverged = diverged
         self._told = told
         self._shares = [_Share(scenario=find_scenario(name, assignment.mutant)) for name in assignment.scenarios]
+        self.kept: list[list[Deviations]] = [[*corpus] for corpus in assignment.corpus]  # for each scenario
+        self._strategies: dict[str, _Strategy] = {}
         self._digest = hashlib.blake2b(b"[[", digest_size=16)  # as `trace.digest` of one tuple of all digests
         self._signatures: Counter[str] = Counter()
         self._divergences: list[DivergenceRecord] = []
@@ -97,12 +117,16 @@ class Tally:
         share.fired.update(dict(row.fired))
         share.judged.update(dict(row.judged))
         share.marks.update(dict(row.marks))
+        self._strategies.setdefault(row.strategy, _Strategy()).add(bool(row.signature))
+        if row.kept is not None and self.kept:
+            self.kept[row.scenario].append(row.kept)
         self._rechecked += row.rechecked
         name = share.scenario.name
         if row.why:
             self._inconclusive_runs += 1
             if len(self._inconclusive) < _INCONCLUSIVE_KEPT:
-                self._inconclusive.append(InconclusiveRecord(scenario=name, seed=row.seed, why=row.why))
+                seed = None if row.token else row.seed
+                self._inconclusive.append(InconclusiveRecord(scenario=name, seed=seed, why=row.why, token=row.token))
         if row.divergence is not None:
             self._divergences.append(self._diverged(row.divergence))
         if row.signature:
@@ -149,6 +173,10 @@ class Tally:
             digest=self._campaign_digest(),
             repeat=repeat,
             exit_code=self._exit_code(missing),
+            strategies=tuple(
+                StrategyRecord(name=name, schedules=share.schedules, failing=share.failing, first=share.first)
+                for name, share in self._strategies.items()
+            ),
         )
 
     def _campaign_digest(self) -> str:

@@ -18,34 +18,20 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from dst.choices import Written
-from dst.faults import CRASH_AFTER, CRASH_BEFORE, HOLDING, Menu, Option
+from dst.faults import CRASH_AFTER, CRASH_BEFORE, HOLDING
 from dst.run import Host, RunResult
 from dst.scenario import Scenario
 from dst.schedule import Deviation
 from dst.signature import inconclusive, violation_of
-from dst.simulation import Moment, Simulation
 from dst.strategies.graph import Graph, Hold, Key, State, count_schedules, visited
 from dst.strategies.product import Suspect, search
-from dst.trace import Record
+from dst.strategies.view import Bounds, Departure, View, segment_start
 from dst.transparency import NAME as TRANSPARENT
 from dst.transparency import Transparency
 from dst.verdict import Violation
 
 CRASHES_COUNTED = 10
 ROOT: Key = ("",)
-
-
-@attrs.frozen(kw_only=True)
-class Bounds:
-    """How far to look.
-
-    `others` is how many faults besides crashes may come in one schedule, `cap` how far growing counts are told apart.
-    """
-
-    others: int = 0
-    states_max: int = 20_000
-    seconds_max: float | None = None
-    cap: int = 1
 
 
 @attrs.frozen(kw_only=True)
@@ -193,14 +179,14 @@ class Explorer:
 
     async def _visit(self, state: State) -> None:
         """Run a state's calm way to the end, judge it raw, and note where it can be left."""
-        view = _View(state.deviations, self._bounds)
+        view = View(state.deviations, self._bounds)
         result = await self._run(state.deviations, view)
         state.records = result.records[segment_start(result.records, state.deviations) :]
-        state.holds = [self._edge(state, moment) for moment in view.moments]
+        state.holds = [self._edge(state, moment) for moment in view.departures]
         state.visited = True
         self.report.transitions += len(state.holds)
 
-    def _edge(self, state: State, moment: _Moment) -> Hold:
+    def _edge(self, state: State, moment: Departure) -> Hold:
         """Return the edge for a moment; a behaviour not seen before is a new state."""
         crashes = state.crashes + moment.crash
         if moment.crash:
@@ -208,7 +194,7 @@ class Explorer:
         else:
             key = (*state.key, moment.point, moment.option)
         if key not in self.graph:
-            deviations = (*state.deviations, Deviation(at=moment.point, do=moment.option))
+            deviations = (*state.deviations, moment.deviation)
             self.graph[key] = follower = State(key=key, deviations=deviations, crashes=crashes)
             self._frontier.append(follower)
         return Hold(
@@ -220,7 +206,7 @@ class Explorer:
             child=key,
         )
 
-    async def _run(self, deviations: tuple[Deviation, ...], view: _View) -> RunResult:
+    async def _run(self, deviations: tuple[Deviation, ...], view: View) -> RunResult:
         choices = Written(deviations)
         view.choices = choices
         result = await self._host.run(self._scenario, choices, spy=view.spy)
@@ -258,7 +244,7 @@ class Explorer:
         before = len(self.report.found)
         deviations = await self.schedule(suspect.path)
         if deviations is not None:
-            await self._run(deviations, _View(deviations, self._bounds))
+            await self._run(deviations, View(deviations, self._bounds))
         return len(self.report.found) > before
 
     async def schedule(self, path: Sequence[tuple[Key, Hold]]) -> tuple[Deviation, ...] | None:
@@ -269,12 +255,12 @@ class Explorer:
         """
         deviations: tuple[Deviation, ...] = ()
         for _, hold in path:
-            view = _View(deviations, self._bounds)
+            view = View(deviations, self._bounds)
             await self._run(deviations, view)
             taken = view.find(hold)
             if taken is None:
                 return None
-            deviations = (*deviations, Deviation(at=taken.point, do=taken.option))
+            deviations = (*deviations, taken.deviation)
         return deviations
 
 
@@ -292,97 +278,3 @@ def _left_out(scenario: type[Scenario], bounds: Bounds) -> list[str]:
         many = f"at most {bounds.others}" if bounds.others else "none"
         said.append(f"{many} of the other faults: {', '.join(others)}")
     return said
-
-
-def segment_start(records: Sequence[Record], deviations: tuple[Deviation, ...]) -> int:
-    """Return the index of the record of the last deviation: a crash where it happened, anything else where it began."""
-    if not deviations:
-        return 0
-    last = deviations[-1]
-    kind, field = ("crash", 2) if last.do in _CRASH_OPTIONS else ("fault", 1)
-    return max(i for i, record in enumerate(records) if record[0] == kind and record[field] == last.at)
-
-
-def _crashes(deviations: tuple[Deviation, ...]) -> int:
-    return sum(deviation.do in _CRASH_OPTIONS for deviation in deviations)
-
-
-_CRASH_OPTIONS = ("crash-before", "crash-after")
-
-
-@attrs.frozen(kw_only=True)
-class _Moment:
-    """A moment at which a run could be left, and what is visible then."""
-
-    position: int
-    point: str
-    nth: int
-    option: str
-    crash: bool
-    behaviour: str
-    others: int  # faults besides crashes so far
-
-
-class _View:
-    """Watches a run from its last deviation on.  Mutable: collects the moments."""
-
-    def __init__(self, deviations: tuple[Deviation, ...], bounds: Bounds) -> None:
-        self._bounds = bounds
-        self._deviations = deviations
-        self._crashes = _crashes(deviations)
-        self._others = len(deviations) - self._crashes
-        self._passed: Counter[str] = Counter()
-        self.choices: Written | None = None
-        self.start = 0  # index of the segment's first record
-        self._begun = False
-        self.moments: list[_Moment] = []
-
-    def spy(self, scenario: Scenario, sim: Simulation, point: str, menu: Menu, moment: Moment) -> None:
-        """Note what can be done at a point, once the schedule's own deviations are behind."""
-        if not self._begun and not self._begin(sim):
-            return
-        site = point.rpartition("#")[0]
-        if moment is Moment.BEFORE:
-            self._passed[site] += 1
-        behaviour = ""
-        for option in menu.options[1:]:
-            if not self._possible(option, moment):
-                continue
-            crash = option.fault in (CRASH_BEFORE, CRASH_AFTER)
-            if crash and not behaviour:
-                behaviour = scenario.behaviour(sim, self._bounds.cap)
-            self.moments.append(
-                _Moment(
-                    position=len(sim.records) - self.start,
-                    point=point,
-                    nth=self._passed[site],
-                    option=option.name,
-                    crash=crash,
-                    behaviour=behaviour,
-                    others=self._others,
-                )
-            )
-
-    def _begin(self, sim: Simulation) -> bool:
-        """Has everything the schedule says happened?"""
-        assert self.choices is not None
-        if self.choices.missed or sim.crashes < self._crashes:
-            return False
-        self._begun = True
-        self.start = segment_start(sim.records, self._deviations)
-        return True
-
-    def _possible(self, option: Option, moment: Moment) -> bool:
-        if option.fault is CRASH_AFTER:
-            return moment is Moment.AFTER
-        if moment is Moment.AFTER or option.fault is HOLDING:
-            return False
-        return option.fault is CRASH_BEFORE or self._others < self._bounds.others
-
-    def find(self, hold: Hold) -> _Moment | None:
-        """Return this run's moment for an edge that was seen from another path to its state."""
-        site = hold.point.rpartition("#")[0]
-        for moment in self.moments:
-            if (moment.point.rpartition("#")[0], moment.nth, moment.option) == (site, hold.nth, hold.option):
-                return moment
-        return None

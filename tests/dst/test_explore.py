@@ -18,8 +18,9 @@ from dst.run import Host, RunResult, host
 from dst.scenario import Scenario
 from dst.schedule import Deviation
 from dst.simulation import Moment, Simulation
-from dst.strategies.explore import ROOT, Bounds, Exploration, Explorer, explore, segment_start
+from dst.strategies.explore import ROOT, Exploration, Explorer, explore
 from dst.strategies.graph import Graph, Hold, Key, State, count_schedules
+from dst.strategies.view import Bounds, segment_start
 from dst.trace import Record
 from dst.verdict import Verdict
 from kernel.events import Envelope, stamp_of
