@@ -200,6 +200,61 @@ class ExplorationRecord:
     format: int = FORMAT
 
 
+@attrs.frozen(kw_only=True)
+class KillRecord:
+    """One try of one strategy at one mutant, from one seed."""
+
+    mutant: str
+    strategy: str
+    seed: int
+    killed: bool
+    invariant: str  # that killed it, "" if none did
+    others: tuple[str, ...]  # invariants that broke before it and are not expected to see this mutant
+    schedules: int  # run up to the kill, or in all
+    seconds: float
+    deviations: int | None  # of the shrunk schedule
+    minimal: bool
+    sentences: tuple[str, ...]
+    token: str  # the shrunk schedule in one line
+    true_kernel_holds: bool | None  # does the shrunk schedule break nothing on the true kernel?
+
+
+@attrs.frozen(kw_only=True)
+class MutantRecord:
+    """One mutant: what must see it, and how soon it did.
+
+    `killed` to `deviations` are of the first strategy asked for: median schedules and seconds, most deviations.
+    """
+
+    name: str
+    breaks: str
+    scenario: str
+    expected: tuple[str, ...]
+    equivalent: str  # why nothing can tell it from the true kernel, "" if something must
+    killed: bool  # from every seed, and its schedules break nothing on the true kernel
+    invariant: str
+    schedules: int | None
+    seconds: float | None
+    deviations: int | None
+    kills: tuple[KillRecord, ...]
+
+
+@attrs.frozen(kw_only=True)
+class MutantsRecord:
+    """What `dst mutants` came to."""
+
+    strategies: tuple[str, ...]
+    seeds: tuple[int, ...]
+    schedules_max: int
+    seconds_max: float
+    mutants: tuple[MutantRecord, ...]
+    verdict: str  # "pass" if every mutant is killed or equivalent, else "fail"
+    interrupted: bool
+    repeat: str
+    exit_code: int
+    format: int = FORMAT
+
+
 def to_json(record: object) -> dict[str, object]:
     """Return a record as plain JSON values."""
     return cast("dict[str, object]", _plain(record))

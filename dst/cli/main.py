@@ -19,6 +19,7 @@ from dst.cli.doctoring import doctor
 from dst.cli.explore import explore_
 from dst.cli.fuzz import fuzz
 from dst.cli.listing import list_
+from dst.cli.mutants import mutants
 from dst.cli.replay import replay
 from dst.cli.run import run
 from dst.cli.shrink import shrink
@@ -140,7 +141,7 @@ def cli() -> None:
     """
 
 
-for _command in (list_, run, fuzz, explore_, replay, shrink, doctor):
+for _command in (list_, run, fuzz, explore_, replay, shrink, mutants, doctor):
     cli.add_command(_command)
 
 

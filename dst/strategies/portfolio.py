@@ -1,7 +1,7 @@
 """`portfolio`: a bit of everything, the default.  And all strategies by name.
 
-A campaign's first piece begins with `closure`, as long as there is something new in it.  After that each run's seed
-says which strategy makes it.
+Every other run of a campaign's first piece is one of `closure`, as long as there is something new in it.  Of all others
+the seed says which strategy makes them.
 """
 
 from __future__ import annotations
@@ -45,12 +45,14 @@ class Portfolio(Strategy):
 
     def __init__(self, terms: Terms) -> None:
         super().__init__(terms)
+        self._proposed = 0
         self._closure = Closure(terms) if terms.opening and can_be_explored(terms.scenario) else None
         self._members: dict[str, Strategy] = {name: STRATEGIES[name](terms) for name in dict.fromkeys(_SHARES)}
 
     def propose(self, seed: int) -> Proposal:
-        """Return a run of the closure while there is one, else one of the member whose turn it is."""
-        if self._closure is not None and not self._closure.exhausted:
+        """Return every other time a run of the closure, while there is one; else one of whose turn it is."""
+        self._proposed += 1
+        if self._proposed % 2 and self._closure is not None and not self._closure.exhausted:
             return self._closure.propose(seed)
         return self._members[_member(seed)].propose(seed)
 
