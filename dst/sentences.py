@@ -123,6 +123,9 @@ def _act(kind: str, rest: str) -> _Act | None:
         case "truncate":
             thing = f"the log of {rest}"
             return _Act(thing, f"it cuts {thing}", f"it cut {thing}", f"{thing} is cut", f"the cutting of {thing}")
+        case "read" | "entry" | "load":
+            thing = f"the { ({'read': 'log', 'entry': 'catalogue entry', 'load': 'snapshot'}[kind]) } of {rest}"
+            return _Act(thing, f"it reads {thing}", f"it read {thing}", f"{thing} is read", f"the reading of {thing}")
         case "task":
             thing = f"task {rest}"
             return _Act(thing, f"{thing} goes on", f"{thing} went on", f"{thing} goes on", thing)
@@ -194,6 +197,28 @@ def _other(kind: str, do: str, act: _Act) -> str:
     match kind, do:
         case (("append" | "emit"), "answer-lost"):
             return f"append {act.thing}, but lose the store's answer"
+        case (("append" | "emit"), "refused"):
+            return f"refuse the append of {act.thing}"
+        case (("append" | "emit"), _):
+            return f"do '{do}' while {act.thing} is appended"
+        case (("claim" | "put" | "remove" | "snapshot" | "truncate"), "refused"):
+            return f"refuse {act.held}"
+        case "read", ("hide-1" | "hide-2" | "hide-3"):
+            return f"read {act.thing} without its last {do.removeprefix('hide-')}"
+        case "read", ("by-pages" | "by-slow-pages"):
+            return f"read {act.thing} event by event{', slowly' if do == 'by-slow-pages' else ''}"
+        case "entry", "stale":
+            return f"read {act.thing} as it was before its last change"
+        case "load", "lost":
+            return f"find no {act.thing.removeprefix('the ')}"
+        case "load", "late":
+            return f"read the one before {act.thing}"
+        case "load", "unreadable":
+            return f"read half of {act.thing}"
+        case "load", "reordered":
+            return f"read {act.thing} with its keys in another order"
+        case "effect", "hung":
+            return f"never answer the request for {act.thing}, and do nothing"
         case "effect", "answer-lost":
             return f"do {act.thing}, but lose the answer"
         case "effect", "refused":
@@ -210,5 +235,9 @@ def _other(kind: str, do: str, act: _Act) -> str:
             return f"deliver {act.thing} only after the next delivery"
         case "deliver", "late":
             return f"deliver {act.thing} late"
+        case "deliver", "lost":
+            return f"lose {act.thing}: it is sent again later"
+        case "deliver", "unannounced":
+            return f"deliver {act.thing} by another process, and wake nobody"
         case _:
             return ""

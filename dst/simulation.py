@@ -303,6 +303,15 @@ class Simulation:
         except Exception as error:
             self._broke(incarnation.name, error)
 
+    def current_node(self) -> str:
+        """Return the incarnation that is running, "" for the world."""
+        return NODE.get() or ""
+
+    def is_alive(self, incarnation: str) -> bool:
+        """Is an incarnation of that name alive?  The world always is."""
+        current = self._nodes[incarnation.rpartition(".")[0]].current if incarnation else None
+        return not incarnation or (current is not None and current.name == incarnation)
+
     async def crash(self, point: str) -> None:
         """The node that is running dies here: none of its code runs any more, its memory is lost.  Never returns."""
         name = NODE.get()
@@ -315,6 +324,20 @@ class Simulation:
         self.records.append(("crash", name, point))
         if incarnation.recovering:
             self.count("crash-in-recovery")
+        self._end(node, name, incarnation)
+        await self.scheduler.hold_forever()
+
+    def stop(self, node: Node, why: str) -> None:
+        """The world stops a node, which is started again: a shutdown is a crash, but one that is meant.
+
+        Does nothing if the node is down: it is about to be started.
+        """
+        assert NODE.get() is None, f"{why}: a node does not stop a node"
+        if node.current is not None:
+            self.records.append(("stop", node.current.name, why))
+            self._end(node, node.current.name, node.current)
+
+    def _end(self, node: Node, name: str, incarnation: Incarnation) -> None:
         node.current = None
         self.scheduler.freeze(name)
         for hold in [hold for hold in self._holds if hold.task.context.get(NODE) == name]:
@@ -322,7 +345,6 @@ class Simulation:
             self.deviations[hold.deviation] = attrs.evolve(self.deviations[hold.deviation], until=IDLE)
         incarnation.died()
         self.spawn(lambda: self._restart(node), f"restart {node.name}", after_seconds=RESTART_SECONDS)
-        await self.scheduler.hold_forever()
 
     async def _restart(self, node: Node) -> None:
         self._start(node)

@@ -240,9 +240,9 @@ class Runtime:
     async def fork(self, execution_id: str, *, upto: int | None = None, new_id: str) -> Handle:
         """Make a new execution of the first events of another, up to and including `upto`, and let it go on (K-RUN-5).
 
-        The same fork again returns a handle to it.  Raises `UnknownExecution`, `LogTruncated` if the log's beginning is
-        gone, `ValueError` for a position it has not, `ExecutionMismatch` if there is another execution of that id,
-        `AppendUnknown`: fork again, what is stored decides.
+        The same fork again returns a handle to it; name `upto` to ask again, since the log may have grown.  Raises
+        `UnknownExecution`, `LogTruncated` if the log's beginning is gone, `ValueError` for a position it has not,
+        `ExecutionMismatch` if there is another execution of that id, `AppendUnknown`: fork again, then it is known.
         """
         log = await read_log(self._stores.events, execution_id, 0)
         if not log:

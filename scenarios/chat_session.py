@@ -11,6 +11,7 @@ from typing import ClassVar, cast
 
 from dst.durable import faults, invariants
 from dst.durable.legacy import LEGACY_SCHEMA, write_legacy_log
+from dst.durable.operations import Act
 from dst.durable.scenario import EPOCH_MS, DurableScenario
 from dst.faults import Fault, menu
 from dst.invariants import AnyInvariant
@@ -36,7 +37,16 @@ class ChatSession(DurableScenario):
 
     name = "chat_session"
     story = "a session parked on a gate; messages come twice, early, late, out of order; compacted in between"
-    faults: ClassVar[Sequence[Fault]] = (*faults.ALL, LEGACY_LOG)
+    faults: ClassVar[Sequence[Fault]] = (
+        *faults.ALL,
+        *faults.REFUSALS,
+        *faults.READS,
+        *faults.SNAPSHOTS,
+        *faults.LOSSES,
+        faults.EFFECT_HUNG,
+        *faults.OPERATIONS,
+        LEGACY_LOG,
+    )
     invariants: ClassVar[Sequence[AnyInvariant]] = tuple(
         i for i in invariants.ALL if i.name not in ("compensator-once", "rollback-finished")
     )
@@ -58,6 +68,15 @@ class ChatSession(DurableScenario):
         model = self.service("model")
         return {
             "answer": model.effect("answer", lambda asked: {"says": ["well,", cast("dict[str, Json]", asked)["text"]]})
+        }
+
+    def interference(self) -> Mapping[str, tuple[Fault, Act]]:
+        """Operators may do anything to the session while it is at work."""
+        return {
+            "compact": (faults.COMPACTION, lambda: self.compact("chat-1")),
+            "cancel": (faults.CANCEL, lambda: self.cancel("chat-1", "the user has left")),
+            "fork": (faults.FORK, lambda: self.fork("chat-1")),
+            "recover-twice": (faults.RECOVER_TWICE, self.recover_twice),
         }
 
     async def drive(self, sim: Simulation) -> None:

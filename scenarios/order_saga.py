@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, cast
 
 from dst.durable import faults, invariants
+from dst.durable.operations import Act
 from dst.durable.scenario import DurableScenario
 from dst.faults import HOLDING, Fault
 from dst.invariants import AnyInvariant
@@ -45,7 +46,11 @@ class OrderSaga(DurableScenario):
         *faults.CRASHES,
         HOLDING,
         faults.APPEND_ANSWER_LOST,
+        *faults.REFUSALS,
+        *faults.READS,
         *faults.EFFECTS,
+        faults.EFFECT_HUNG,
+        *faults.OPERATIONS,
         CARD_DECLINED,
     )
     invariants: ClassVar[Sequence[AnyInvariant]] = (
@@ -89,6 +94,15 @@ class OrderSaga(DurableScenario):
             "charge": bank.effect("charge", lambda _: {"receipt": "r-1"}, declines),
             "refund": bank.effect("refund", lambda _: None),
             "ship": carrier.effect("ship", lambda _: {"parcel": "p-9"}),
+        }
+
+    def interference(self) -> Mapping[str, tuple[Fault, Act]]:
+        """Operators may do anything to the order while it is at work."""
+        return {
+            "compact": (faults.COMPACTION, lambda: self.compact("order-1")),
+            "cancel": (faults.CANCEL, lambda: self.cancel("order-1", "the customer called")),
+            "fork": (faults.FORK, lambda: self.fork("order-1")),
+            "recover-twice": (faults.RECOVER_TWICE, self.recover_twice),
         }
 
     async def drive(self, sim: Simulation) -> None:

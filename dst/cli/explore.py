@@ -17,6 +17,7 @@ from dst.choices import Written
 from dst.cli import command_line
 from dst.cli.fuzz import _terminated_like_interrupted as terminated_like_interrupted
 from dst.cli.scope import Scope, everywhere, scope, setting, switch, warn
+from dst.cli.single import chosen_faults
 from dst.errors import WrongUsage
 from dst.executors.tally import ALL_HELD, FAILED, INCONCLUSIVE, INTERRUPTED, NONDETERMINISM, VACUOUS, WRONG_USAGE
 from dst.findings import describe, schedule_of
@@ -69,6 +70,7 @@ _KEPT = 5  # runs that say nothing, and suspects, of which a record keeps the wo
     metavar="N",
     help="Stop at this many states.",
 )
+@setting("faults", metavar="A,B", help="With --others: only these kinds of faults.")
 @setting("max-time", metavar="TIME", help="Stop after this long, such as 90s, 10m or 1h30m.")
 @setting("max-steps", metavar="N", help=f"Steps after which a run is inconclusive. Default: {Limits().steps}.")
 @switch("shrink", "--no-shrink", value=False, help="Leave failing schedules as they were found.")
@@ -101,6 +103,7 @@ def explore_(scenario: str | None, mutant: str | None, others: int, cap: int, ma
         )
     bounds = Bounds(
         others=others,
+        kinds=chosen_faults(around, cls)[0],
         cap=cap,
         states_max=max_states,
         seconds_max=cast("float | None", around.settings.get("max-time")),
@@ -228,6 +231,7 @@ class _Explore:
         words = ["dst", "explore", self._reference]
         words += ["--mutant", self._mutant] if self._mutant else []
         words += ["--others", str(bounds.others)] if bounds.others != default.others else []
+        words += ["--faults", ",".join(sorted(bounds.kinds))] if bounds.kinds is not None else []
         words += ["--cap", str(bounds.cap)] if bounds.cap != default.cap else []
         words += ["--max-states", str(bounds.states_max)] if bounds.states_max != default.states_max else []
         words += ["--max-time", f"{bounds.seconds_max:g}s"] if bounds.seconds_max is not None else []

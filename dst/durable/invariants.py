@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from dst.durable.observed import EXECUTING, LEGACY, LIVE, UNSETTLED
+from dst.durable.stores import EXECUTING, INHERITED, LEGACY, LIVE, UNSETTLED
 from dst.invariants import AnyInvariant, Broken, Invariant, Key
 from dst.trace import Record
 from kernel import events
@@ -75,7 +75,7 @@ class EmitOnce(Invariant[Emits]):
 
     Its state: the logical emits that were called, the events that stand for one of them, and how many events were made
     that cannot serve a re-run, beside an effect or after an unsettled outcome: each excuses one duplicate.  An event of
-    a log from before stamps stands for none (D8).
+    a log from before stamps stands for none (D8); one that a fork has copied stands for a call to come (K-RUN-5).
     """
 
     name = "emit-once"
@@ -99,6 +99,8 @@ class EmitOnce(Invariant[Emits]):
         facts: str = record[5]
         if facts == LEGACY:
             return state
+        if INHERITED in facts:
+            return called, standing + 1, excuses + (EXECUTING in facts or UNSETTLED in facts)
         if standing < len(called):
             standing += 1
         elif LIVE not in facts:

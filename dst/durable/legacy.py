@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import attrs
 
-from dst.durable.observed import LEGACY, identity_of
-from dst.durable.stores import EmitCall, SimStore
+from dst.durable.observed import identity_of
+from dst.durable.stores import LEGACY, EmitCall, SimStore
 from kernel.events import EVENT_SCHEMA_VERSION, EXECUTION_RESUMED, GENESIS_HASH, KERNEL_TYPES, Envelope, hash_of, seal
 from kernel.jsonform import Json, encode
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import trio
 
-from dst.durable.stores import EmitCall, SimStore
+from dst.durable.stores import EXECUTING, LIVE, UNSETTLED, EmitCall, SimStore
 from kernel.context import Context
 from kernel.definitions import Step
 from kernel.effects import Attempt, EffectCalls
@@ -26,9 +26,6 @@ from kernel.jsonform import Json, decode, encode
 if TYPE_CHECKING:
     from kernel.journal import Journal
     from kernel.parts import Parts
-
-LIVE, EXECUTING, UNSETTLED, LEGACY = "L", "E", "U", "O"
-"""Facts of a run at an emit: why ADR 0102 may allow its event, or a later one, to be a duplicate."""
 
 
 def identity_of(type: str, payload_text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 import attrs
 import trio
@@ -12,9 +12,11 @@ import trio
 from dst import trace
 from dst.durable import faults
 from dst.durable.behaviour import phase, visible
+from dst.durable.ends import End, check_folds, end_of
 from dst.durable.observed import observed
+from dst.durable.operations import Operations
 from dst.durable.services import Service
-from dst.durable.stores import ABOUT, SimStore
+from dst.durable.stores import ABOUT, SimStore, origin_of
 from dst.faults import Fault, Options, menu
 from dst.node import Incarnation, Node
 from dst.prng import SplitMix64, derive
@@ -23,13 +25,11 @@ from dst.simulation import Simulation
 from dst.trace import Record
 from kernel.definitions import Effect, Flow
 from kernel.errors import CorruptLog
-from kernel.events import EXECUTION_RESUMED, EXECUTION_SUSPENDED, KERNEL_TYPES, Envelope
+from kernel.events import CANCEL_REQUESTED, KERNEL_TYPES, Envelope
 from kernel.fold import FoldPass
-from kernel.journal import STATUS_AFTER
-from kernel.jsonform import DEPTH_MAX_STORED, Json, encode
-from kernel.lifecycle import decode_snapshot
+from kernel.jsonform import Json, encode
 from kernel.parts import Parts
-from kernel.ports import StoredSnapshot
+from kernel.ports import Delivery
 from kernel.projections import SURFACES, Projection
 from kernel.runtime import Runtime
 from kernel.saga import saga
@@ -39,6 +39,11 @@ EPOCH_MS = 1_700_000_000_000
 
 _LATE_SECONDS = 7.0
 _SWAP_SECONDS = 20.0  # a message kept back for the next one does not wait for ever
+_SWEEP_SECONDS = 15.0
+"""From trouble to when a worker looks for what it stopped driving, or was not told of.
+
+A real program looks every so often; what it does while there is nothing to find is left out.
+"""
 
 
 class SimClock:
@@ -72,7 +77,7 @@ class SimChance:
         return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-8{digits[17:20]}-{digits[20:]}"
 
 
-class DurableScenario(Scenario):
+class DurableScenario(Operations, Scenario):
     """A story about executions.  Subclasses give `flows`, `world` and `drive`."""
 
     faults: ClassVar[Sequence[Fault]] = faults.ALL
@@ -81,9 +86,10 @@ class DurableScenario(Scenario):
     saga: ClassVar[type[saga]] = saga  # what flows roll back with: a mutant puts another in its place
     projections: ClassVar[Sequence[Projection]] = (SURFACES,)
     snapshot_every: ClassVar[int | None] = None
+    versions: ClassVar[int] = 1  # of the flows; `deployed` is the one that workers have, from 1 on
 
     def flows(self) -> Sequence[Flow]:
-        """Return the flows the worker knows."""
+        """Return the flows the worker knows, of version `deployed`."""
         raise NotImplementedError
 
     def world(self, sim: Simulation) -> Mapping[str, Effect]:
@@ -103,12 +109,19 @@ class DurableScenario(Scenario):
         self._deliver_menu = menu(sim.faults, _DELIVER)
         self._swapped: list[trio.Event] = []
         self.db_observers = (self._progressed,)
+        self.deployed = 1
+        self._forks = 0
+        self._offer()
+        self.db.on_trouble = self._sweep_later
+        self._sweeping: Incarnation | None = None  # has a sweep to come
         self._incarnation: Incarnation | None = None
         self.worker: Node = sim.add_node("worker", self._work)
 
     async def _work(self, incarnation: Incarnation) -> None:
         self._incarnation = incarnation
         incarnation.recovering = incarnation.number > 1
+        if incarnation.recovering:
+            self._maybe_deploy()
         assert incarnation.nursery is not None
         runtime = Runtime(
             stores=self.db.stores,
@@ -130,6 +143,25 @@ class DurableScenario(Scenario):
         if self._incarnation is not None:
             self._incarnation.recovering = False
 
+    def _sweep_later(self) -> None:
+        """Have the worker look for orphans in a while; one that is down will do so when it comes up."""
+        incarnation = self._incarnation
+        if incarnation is None or incarnation is not incarnation.node.current or self._sweeping is incarnation:
+            return
+        self._sweeping = incarnation
+
+        async def sweep() -> None:
+            await trio.sleep(_SWEEP_SECONDS)
+            self._sweeping = None
+            await cast(Runtime, incarnation.service).recover_all()
+
+        incarnation.spawn(sweep)
+
+    def heal(self, sim: Simulation) -> None:
+        """Have the worker take up what it stopped driving, if there was reason to stop."""
+        if self.db.troubles:
+            sim.spawn(self.recover, "heal")
+
     def service(self, name: str) -> Service:
         """Return a new service of this world."""
         service = Service(self.sim, name)
@@ -141,10 +173,10 @@ class DurableScenario(Scenario):
     async def start(self, flow: Flow | str, input: Json = None, *, execution_id: str) -> None:
         """Start an execution, as a client that asks again until it is answered."""
 
-        async def call(incarnation: Incarnation) -> None:
-            await cast(Runtime, incarnation.service).start(flow, input, execution_id=execution_id)
+        async def call(runtime: Runtime) -> None:
+            await runtime.start(flow, input, execution_id=execution_id)
 
-        await self.sim.request(self.worker, call, f"start {execution_id}")
+        await self.ask(call, f"start {execution_id}")
 
     async def deliver(
         self, execution_id: str, on: str, payload: Json = None, *, delivery_id: str, correlation_key: str | None = None
@@ -153,17 +185,23 @@ class DurableScenario(Scenario):
         copies = 0
 
         async def send() -> None:
-            async def call(incarnation: Incarnation) -> None:
-                runtime = cast(Runtime, incarnation.service)
+            async def call(runtime: Runtime) -> None:
                 await runtime.deliver(
                     execution_id, on, payload, correlation_key=correlation_key, delivery_id=delivery_id
                 )
 
             nonlocal copies
             copies += 1
-            await self.sim.request(self.worker, call, f"send {execution_id} {delivery_id} copy {copies}")
+            await self.ask(call, f"send {execution_id} {delivery_id} copy {copies}")
 
         point, act = self.sim.enter(f"deliver:{on}:{execution_id}:{delivery_id}", self._deliver_menu)
+        if act == "unannounced" and execution_id in self.db.rows:
+            delivery = Delivery(
+                delivery_id=delivery_id, on=on, correlation_key=correlation_key, payload_text=encode(payload)
+            )
+            self.db.accept(execution_id, delivery)
+            self.sim.happened(point)
+            return
         await self._send(act, send, f"{execution_id} {delivery_id}")
         self.sim.happened(point)
 
@@ -175,6 +213,8 @@ class DurableScenario(Scenario):
             self.sim.spawn(lambda: _after(event, send), f"swapped delivery {name}")
         elif act == "late":
             self.sim.spawn(send, f"late delivery {name}", after_seconds=_LATE_SECONDS)
+        elif act == "lost":
+            await self._send_again_later(send, name)
         else:
             if act == "twice":
                 self.sim.spawn(send, f"second delivery {name}")
@@ -184,13 +224,16 @@ class DurableScenario(Scenario):
         for event in swapped:
             event.set()
 
-    async def compact(self, execution_id: str) -> None:
-        """Have the worker compact an execution's log."""
+    async def _send_again_later(self, send: Callable[[], Awaitable[None]], name: str) -> None:
+        """Nothing has arrived: the client has waited for an answer, and asks again."""
+        sent = trio.Event()
 
-        async def call(incarnation: Incarnation) -> None:
-            await cast(Runtime, incarnation.service).compact(execution_id)
+        async def again() -> None:
+            await send()
+            sent.set()
 
-        await self.sim.request(self.worker, call, f"compact {execution_id}")
+        self.sim.spawn(again, f"delivery again {name}", after_seconds=_LATE_SECONDS)
+        await sent.wait()
 
     # ---- the end -----------------------------------------------------------------------------------------------------
 
@@ -223,6 +266,7 @@ class DurableScenario(Scenario):
             [(s.name, s.visible()) for s in self.services],
             sorted((name, -1 if due is None else due - sim.scheduler.now_ns) for name, due in sim.errands.items()),
             sim.answered,
+            self.deployed,
         ]
         return trace.digest([("behaviour", json.dumps(seen))])
 
@@ -257,14 +301,31 @@ class DurableScenario(Scenario):
         return kind, *record[1:2], str(about)
 
     def outcome(self, sim: Simulation) -> Hashable | None:
-        """Return status and output of each execution, and what the services have done for it."""
-        ends = []
+        """Return status and output of each execution, and what the services have done for it; forks are left out.
+
+        None if an execution gave way to a request to cancel, or the flows were exchanged, as a fault: where that hits a
+        run with crashes no calm run need be hit.
+        """
+        if {faults.CANCEL.name, faults.DEPLOY.name} & sim.fired.keys() and self._was_changed():
+            return None
+        ends, forks = [], set()
         for execution_id, entry in sorted(self.db.rows.items()):
-            last = self.db.history[execution_id][-1].payload
+            history = self.db.history[execution_id]
+            if origin_of(history[0]) is not None:
+                forks.add(execution_id)
+                continue
+            last = history[-1].payload
             output = encode(last.get("output")) if entry.status == "completed" and isinstance(last, dict) else ""
             ends.append((execution_id, entry.status, output))
-        performed = sorted({record[1:4] for record in sim.records if record[0] == "performed"})
-        return (tuple(ends), tuple(performed))
+        performed = {record[1:4] for record in sim.records if record[0] == "performed"}
+        if forks:
+            performed = {done for done in performed if done[2].partition("/")[0] not in forks}
+        return (tuple(ends), tuple(sorted(performed)))
+
+    def _was_changed(self) -> bool:
+        """Did an execution give way to a request to cancel, or were the flows exchanged?"""
+        cancelled = any(e.type == CANCEL_REQUESTED for history in self.db.history.values() for e in history)
+        return cancelled or faults.DEPLOY.name in self.sim.fired
 
 
 _DELIVER: Options = (
@@ -272,6 +333,8 @@ _DELIVER: Options = (
     ("again-later", faults.DELIVERY_DUPLICATED),
     ("swapped", faults.DELIVERY_REORDERED),
     ("late", faults.DELIVERY_DELAYED),
+    ("lost", faults.DELIVERY_LOST),
+    ("unannounced", faults.WAKEUP_DROPPED),
 )
 
 
@@ -279,61 +342,3 @@ async def _after(event: trio.Event, send: Callable[[], Awaitable[None]]) -> None
     with trio.move_on_after(_SWAP_SECONDS):
         await event.wait()
     await send()
-
-
-@attrs.frozen(kw_only=True)
-class End:
-    """How a log ends, read from its events and not from anybody's fold of them."""
-
-    status: str
-    wanted: tuple[str, str | None] | None  # what the open gate waits on
-    due_ms: int | None
-    passed: frozenset[str]  # ids of the deliveries that have passed a gate
-
-    @property
-    def gate(self) -> str:
-        """The open gate, "" if there is none."""
-        return "" if self.wanted is None else f"{self.wanted[0]}/{self.wanted[1] or ''}"
-
-
-def end_of(history: Sequence[Envelope]) -> End:
-    """Return how a log ends."""
-    status, wanted, due_ms, passed = "absent", None, None, set()
-    for envelope in history:
-        after = STATUS_AFTER.get(envelope.type)
-        if after is None:
-            continue
-        status, payload = after, cast("dict[str, Any]", envelope.payload)
-        if envelope.type == EXECUTION_SUSPENDED:
-            wanted, due_ms = (payload["on"], payload["correlationKey"]), payload["due"]
-        else:
-            wanted, due_ms = None, None
-        if envelope.type == EXECUTION_RESUMED:
-            passed.add(payload["deliveryId"])
-    return End(status=status, wanted=wanted, due_ms=due_ms, passed=frozenset(passed))
-
-
-def _chained(history: Sequence[Envelope]) -> Sequence[Envelope]:
-    """Return the part of a history that is contiguous: a broken store may hold more, which `log-sound` tells."""
-    return [envelope for position, envelope in enumerate(history) if envelope.sequence == position]
-
-
-def _state_of(stored: StoredSnapshot) -> str:
-    return encode(decode_snapshot(stored).state, depth_max=DEPTH_MAX_STORED)
-
-
-def check_folds(db: SimStore, fold_type: type[FoldPass]) -> list[tuple[str, int, str]]:
-    """Fold every log once, up to each snapshot that was saved: (execution, position, "" or how they differ)."""
-    checks: list[tuple[str, int, str]] = []
-    for execution_id in sorted({execution_id for execution_id, _ in db.saved}):
-        saved = sorted((s for e, s in db.saved if e == execution_id), key=lambda s: s.sequence)
-        log = iter(_chained(db.history[execution_id]))
-        fold = fold_type()
-        for stored in saved:
-            while fold.state["lastSequence"] < stored.sequence and (envelope := next(log, None)) is not None:
-                fold.apply(envelope)
-            folded = encode(fold.state, depth_max=DEPTH_MAX_STORED)
-            # The record is canonical text that ends with its state; decoding it would cost more than all the rest here.
-            same = stored.text.endswith(f'"state":{folded}}}') or _state_of(stored) == folded
-            checks.append((execution_id, stored.sequence, "" if same else "the snapshot is not the fold of the log"))
-    return checks

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 import trio
 
-from dst.durable.faults import EFFECT_ANSWER_LOST, EFFECT_REFUSED, STEP_TIMEOUT
+from dst.durable.faults import EFFECT_ANSWER_LOST, EFFECT_HUNG, EFFECT_REFUSED, STEP_TIMEOUT
 from dst.faults import CRASH_AFTER, CRASH_BEFORE, HOLDING, Fault, Menu, Options, menu
 from dst.simulation import Simulation
 from kernel.definitions import Effect, EffectContext
@@ -24,7 +24,7 @@ _ALWAYS: Options = (
     ("answer-lost", EFFECT_ANSWER_LOST),
     ("refused", EFFECT_REFUSED),
 )
-_WITH_DEADLINE: Options = (("slow", STEP_TIMEOUT),)
+_WITH_DEADLINE: Options = (("slow", STEP_TIMEOUT), ("hung", EFFECT_HUNG))
 
 Answer = Callable[[Json], object]
 """What the service answers: anything an effect may return."""
@@ -89,9 +89,7 @@ class Service:
         if act == "crash-before":
             await sim.crash(point)
         elif act == "refused":
-            if (operation, context.idempotency_key) in self._accepted:
-                sim.alike("answer-lost")  # an earlier attempt did it: the caller has only not been told
-                sim.alike("slow")
+            self._not_told(operation, context)
             sim.happened(point)
             raise ServiceDown(f"{self.name} is down")
         elif act in declines:
@@ -102,6 +100,11 @@ class Service:
             await self._serve_late(context.deadline_seconds * 1.5, operation, context, input, answer)
             sim.happened(point)
             return self.done[operation, context.idempotency_key]
+        elif act == "hung":
+            self._not_told(operation, context)
+            sim.happened(point)
+            with trio.CancelScope(shield=True):
+                await trio.sleep_forever()  # nothing is done, and whoever waits is never told: a zombie for ever
         self._do(operation, context, input, answer)
         sim.happened(point)
         if act == "crash-after":
@@ -109,6 +112,12 @@ class Service:
         elif act == "answer-lost":
             raise AnswerLost(f"{self.name} did not answer")
         return self.done[operation, context.idempotency_key]
+
+    def _not_told(self, operation: str, context: EffectContext) -> None:
+        """This attempt does nothing; if an earlier one has done it, the caller has only not been told."""
+        if (operation, context.idempotency_key) in self._accepted:
+            self.sim.alike("answer-lost")
+            self.sim.alike("slow")
 
     def _do(self, operation: str, context: EffectContext, input: Json, answer: Answer) -> None:
         key = (operation, context.idempotency_key)
@@ -122,10 +131,12 @@ class Service:
     ) -> None:
         """Do it after `seconds`: the request is on its way, whatever becomes of the caller, who does not stop waiting
         when it is asked to: a zombie."""
-        landed = trio.Event()
+        landed, caller = trio.Event(), self.sim.current_node()
         self._accepted.add((operation, context.idempotency_key))
 
         async def land() -> None:
+            if not self.sim.is_alive(caller):
+                self.sim.count("landed-after-death")
             self._do(operation, context, input, answer)
             landed.set()
 

@@ -5,23 +5,63 @@ The same object also keeps what no store tells: the whole history, truncated or 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, cast
 
 import trio
 
-from dst.durable.faults import APPEND_ANSWER_LOST
-from dst.faults import CRASH_AFTER, CRASH_BEFORE, HOLDING, Options, menu
+from dst.durable.faults import (
+    APPEND_ANSWER_LOST,
+    APPEND_REFUSED,
+    READ_BY_PAGES,
+    SNAPSHOT_LATE,
+    SNAPSHOT_LOST,
+    SNAPSHOT_REFUSED,
+    SNAPSHOT_REORDERED,
+    SNAPSHOT_UNREADABLE,
+    STALE_READ,
+    STORE_REFUSED,
+)
+from dst.durable.snapshots import garbled, reordered
+from dst.faults import CRASH_AFTER, CRASH_BEFORE, HOLDING, Fault, Menu, Options, menu
 from dst.simulation import Simulation
-from kernel.errors import AppendUnknown, ConcurrencyConflict, Fenced, LogTruncated, UnknownExecution
+from kernel.errors import (
+    AppendUnknown,
+    ConcurrencyConflict,
+    Fenced,
+    LogTruncated,
+    StoreUnavailable,
+    UnknownExecution,
+)
 from kernel.events import KERNEL_TYPES, Envelope, StoredEvent
 from kernel.fold import FoldPass
 from kernel.jsonform import Json
 from kernel.ports import CatalogueEntry, Delivery, Status, StoredSnapshot, Stores
 from kernel.state import FlowState
 
-_WRITE: Options = (("crash-before", CRASH_BEFORE), ("crash-after", CRASH_AFTER), ("hold", HOLDING))
-_APPEND: Options = (*_WRITE, ("answer-lost", APPEND_ANSWER_LOST))
+_POINT: Options = (("crash-before", CRASH_BEFORE), ("crash-after", CRASH_AFTER), ("hold", HOLDING))
+_WRITE: Options = (*_POINT, ("refused", STORE_REFUSED))
+_APPEND: Options = (*_POINT, ("answer-lost", APPEND_ANSWER_LOST), ("refused", APPEND_REFUSED))
+_SAVE: Options = (*_POINT, ("refused", SNAPSHOT_REFUSED))
+_READ: Options = (
+    ("hide-1", STALE_READ),
+    ("hide-2", STALE_READ),
+    ("hide-3", STALE_READ),
+    ("by-pages", READ_BY_PAGES),
+    ("by-slow-pages", READ_BY_PAGES),
+)
+_LOOK: Options = (("stale", STALE_READ),)
+_LOAD: Options = (
+    ("lost", SNAPSHOT_LOST),
+    ("late", SNAPSHOT_LATE),
+    ("unreadable", SNAPSHOT_UNREADABLE),
+    ("reordered", SNAPSHOT_REORDERED),
+)
+_PAGE_SECONDS = 0.25  # from one page of a slow read to the next
+
+LIVE, EXECUTING, UNSETTLED, LEGACY, INHERITED = "L", "E", "U", "O", "I"
+"""Facts of a run at an emit: why ADR 0102 may allow its event, or a later one, to be a duplicate."""
+
 ABOUT = ("step", "decisionId", "on")
 """Which payload field says what a kernel fact is about."""
 
@@ -74,10 +114,21 @@ class SimStore:
         self.mail: dict[str, dict[str, Delivery]] = {}
         self.outputs: dict[tuple[str, str], Json] = {}  # recorded step outputs, failures and choices, as decoded
         self.calls: dict[trio.lowlevel.Task, EmitCall] = {}
+        self.emits: dict[tuple[str, int], EmitCall] = {}  # which call made an event
         self.runs: dict[str, int] = {}
         self._folds: dict[str, FoldPass] = {}
+        self.troubles = 0  # what has fired that can leave an execution idle, or a client with an error
+        self.on_trouble: Callable[[], None] | None = None
+        self._older: dict[str, _Row | None] = {}  # the catalogue before the newest append to each execution
+        self._newest = ""  # to which execution the newest append was
+        self._superseded: dict[str, StoredSnapshot | None] = {}  # the snapshot before the newest one
+        self._acts: Mapping[str, Callable[[], None]] = {}  # what others may do at an append
         self._append_menu = menu(sim.faults, _APPEND)
         self._write_menu = menu(sim.faults, _WRITE)
+        self._save_menu = menu(sim.faults, _SAVE)
+        self._read_menu = _if_any(menu(sim.faults, _READ))  # reads are points only where something can be done there
+        self._look_menu = _if_any(menu(sim.faults, _LOOK))
+        self._load_menu = _if_any(menu(sim.faults, _LOAD))
 
     @property
     def stores(self) -> Stores:
@@ -90,6 +141,18 @@ class SimStore:
         for envelope in self.history[execution_id][fold.state["lastSequence"] + 1 :]:
             fold.apply(envelope)
         return fold.state
+
+    def offer(self, acts: Mapping[str, tuple[Fault, Callable[[], None]]]) -> None:
+        """Let others act at any append, by the name of the option: each act begins just before the append lands."""
+        self._acts = {name: act for name, (_, act) in acts.items()}
+        options = tuple((name, fault) for name, (fault, _) in acts.items())
+        self._append_menu = menu(self.sim.faults, (*_APPEND, *options))
+
+    def trouble(self) -> None:
+        """Something has fired after which somebody has to look again."""
+        self.troubles += 1
+        if self.on_trouble is not None:
+            self.on_trouble()
 
     # ---- events ------------------------------------------------------------------------------------------------------
 
@@ -109,12 +172,18 @@ class SimStore:
         call = self.calls.get(trio.lowlevel.current_task())
         point, act = sim.enter(self._site(execution_id, batch[0], call), self._append_menu)
         if act or sim.crowded():
+            if act in self._acts:
+                self._acts[act]()
             await sim.approach(point, act)
             if act == "crash-before":
                 await sim.crash(point)
+            elif act == "refused":
+                self._refuse(point)
         self.check(execution_id, expected, fence)
         for envelope in batch:
-            self.store(execution_id, envelope, call)
+            self.store(execution_id, envelope, call if expected else _inherited(self, envelope))
+        if self._look_menu is not None:
+            self._older[execution_id], self._newest = self.rows.get(execution_id), execution_id
         self.rows[execution_id] = _Row(
             flow_id, status, batch[-1].sequence, due_ms, max(fence, self._fence(execution_id))
         )
@@ -154,6 +223,7 @@ class SimStore:
             kind = envelope.type if envelope.type in KERNEL_TYPES else "other"  # an effect's own emit
             self.sim.records.append((kind, execution_id, envelope))
         else:
+            self.emits[execution_id, envelope.sequence] = call
             self.sim.records.append(
                 ("emitted", execution_id, call.segment, call.identity, call.logical, call.facts, envelope)
             )
@@ -163,9 +233,14 @@ class SimStore:
         self.rows[execution_id] = _Row(flow_id, "suspended", head, None, 0)
 
     async def read_from(self, execution_id: str, sequence: int) -> Sequence[StoredEvent]:
-        """Return the tail; reads are no points."""
+        """Return the tail, at a point `read:<execution>` if a fault of reads is declared."""
+        if self._read_menu is not None:
+            return await self._read_unkindly(execution_id, sequence, self._read_menu)
         if self.sim.crowded():
             await self.sim.approach("read", "")
+        return self._tail(execution_id, sequence)
+
+    def _tail(self, execution_id: str, sequence: int) -> Sequence[StoredEvent]:
         log = self.logs.get(execution_id)
         if log is None:
             return []
@@ -173,6 +248,35 @@ class SimStore:
         if sequence < cut:
             raise LogTruncated(f"{execution_id!r}: asked from {sequence}, the log begins at {cut}")
         return log[sequence - cut :]
+
+    async def _read_unkindly(self, execution_id: str, sequence: int, choices: Menu) -> Sequence[StoredEvent]:
+        """Read as from a replica that lags, or page by page while others go on."""
+        point, act = self.sim.enter(f"read:{execution_id}", choices)
+        if act or self.sim.crowded():
+            await self.sim.approach(point, act)
+        if act in ("by-pages", "by-slow-pages"):
+            rows = await self._read_pages(execution_id, sequence, _PAGE_SECONDS if act == "by-slow-pages" else 0.0)
+        else:
+            rows = self._tail(execution_id, sequence)
+            if act:
+                rows = rows[: -int(act.removeprefix("hide-"))]
+                self.trouble()
+        self.sim.happened(point)
+        return rows
+
+    async def _read_pages(self, execution_id: str, sequence: int, pause: float) -> Sequence[StoredEvent]:
+        rows: list[StoredEvent] = []
+        try:
+            while page := self._tail(execution_id, sequence + len(rows))[:1]:
+                rows += page
+                if pause:
+                    await trio.sleep(pause)
+                else:
+                    await self.sim.approach("page", "")
+        except LogTruncated:
+            self.trouble()  # a client may be told of it
+            raise
+        return rows
 
     async def truncate_prefix(self, execution_id: str, through: int) -> None:
         """Drop a prefix, at a point `truncate:<execution>`."""
@@ -198,29 +302,63 @@ class SimStore:
         return fence
 
     async def entry(self, execution_id: str) -> CatalogueEntry | None:
-        """Return the catalogue entry."""
+        """Return the catalogue entry, at a point `entry:<execution>` if stale reads are declared."""
         row = self.rows.get(execution_id)
+        if self._look_menu is not None and await self._look(f"entry:{execution_id}", self._look_menu):
+            row = self._older.get(execution_id)
         return None if row is None else row.entry(execution_id)
 
     async def entries(self, *statuses: Status) -> Sequence[CatalogueEntry]:
-        """Return entries in order of id."""
-        return [row.entry(i) for i, row in sorted(self.rows.items()) if not statuses or row.status in statuses]
+        """Return entries in order of id, at a point `entries` if stale reads are declared."""
+        rows: dict[str, _Row | None] = {**self.rows}
+        if self._look_menu is not None and await self._look("entries", self._look_menu) and self._newest:
+            rows[self._newest] = self._older.get(self._newest)
+        shown = [(i, row) for i, row in sorted(rows.items()) if row is not None]
+        return [row.entry(i) for i, row in shown if not statuses or row.status in statuses]
+
+    async def _look(self, site: str, choices: Menu) -> bool:
+        """Come to a look into the catalogue; is it to be a stale one?"""
+        point, act = self.sim.enter(site, choices)
+        if act or self.sim.crowded():
+            await self.sim.approach(point, act)
+        if act:
+            self.trouble()
+        self.sim.happened(point)
+        return bool(act)
 
     # ---- snapshots ---------------------------------------------------------------------------------------------------
 
     async def save(self, execution_id: str, snapshot: StoredSnapshot) -> None:
         """Save, at a point `snapshot:<execution>`."""
-        point, act = await self._come_to(f"snapshot:{execution_id}")
+        point, act = await self._come_to(f"snapshot:{execution_id}", self._save_menu)
         stored = self.snapshots.get(execution_id)
         if stored is None or stored.sequence <= snapshot.sequence:
+            if self._load_menu is not None:
+                self._superseded[execution_id] = stored
             self.snapshots[execution_id] = snapshot
         self.saved.append((execution_id, snapshot))
         self.sim.note("snapshot", execution_id, snapshot.sequence)
         await self._leave(point, act)
 
     async def load(self, execution_id: str) -> StoredSnapshot | None:
-        """Return the newest snapshot."""
-        return self.snapshots.get(execution_id)
+        """Return the newest snapshot, at a point `load:<execution>` if a fault of loading is declared."""
+        if self._load_menu is None:
+            return self.snapshots.get(execution_id)
+        point, act = self.sim.enter(f"load:{execution_id}", self._load_menu)
+        if act or self.sim.crowded():
+            await self.sim.approach(point, act)
+        stored = self.snapshots.get(execution_id)
+        self.sim.happened(point)
+        if not act or stored is None:
+            return stored
+        if act == "reordered":
+            return StoredSnapshot(sequence=stored.sequence, text=reordered(stored.text))
+        self.trouble()
+        if act == "lost":
+            return None
+        if act == "late":
+            return self._superseded.get(execution_id)
+        return StoredSnapshot(sequence=stored.sequence, text=garbled(stored.text))
 
     # ---- mailbox -----------------------------------------------------------------------------------------------------
 
@@ -234,6 +372,13 @@ class SimStore:
         self.sim.note("accepted", execution_id, delivery.delivery_id, delivery.on, delivery.correlation_key, fresh)
         await self._leave(point, act)
         return fresh
+
+    def accept(self, execution_id: str, delivery: Delivery) -> None:
+        """Accept a delivery as by another process, which tells nobody here."""
+        fresh = delivery.delivery_id not in self.mail.setdefault(execution_id, {})
+        self.mail[execution_id].setdefault(delivery.delivery_id, delivery)
+        self.sim.note("accepted", execution_id, delivery.delivery_id, delivery.on, delivery.correlation_key, fresh)
+        self.trouble()
 
     async def pending(self, execution_id: str) -> Sequence[Delivery]:
         """Return what is pending."""
@@ -253,15 +398,46 @@ class SimStore:
 
     # ---- points ------------------------------------------------------------------------------------------------------
 
-    async def _come_to(self, site: str) -> tuple[str, str]:
-        point, act = self.sim.enter(site, self._write_menu)
+    async def _come_to(self, site: str, choices: Menu | None = None) -> tuple[str, str]:
+        point, act = self.sim.enter(site, choices or self._write_menu)
         if act or self.sim.crowded():
             await self.sim.approach(point, act)
             if act == "crash-before":
                 await self.sim.crash(point)
+            elif act == "refused":
+                self._refuse(point)
         return point, act
+
+    def _refuse(self, point: str) -> None:
+        self.sim.happened(point)
+        self.trouble()
+        raise StoreUnavailable(f"{point}: refused, nothing was written")
 
     async def _leave(self, point: str, act: str) -> None:
         self.sim.happened(point)
         if act == "crash-after":
             await self.sim.crash(point)
+
+
+def origin_of(envelope: Envelope) -> tuple[str, int] | None:
+    """Return execution and position of what a fork has copied, None for an event of its own."""
+    origin = envelope.metadata.get("forkedFrom")
+    if not isinstance(origin, dict):
+        return None
+    return cast(str, origin["executionId"]), cast(int, origin["sequence"])
+
+
+def _inherited(store: SimStore, envelope: Envelope) -> EmitCall | None:
+    """Return the call that made an event a fork has copied, as the fork has it: no run of its own has made that call.
+
+    Its facts say so, and whether a re-run may be served the event.  A legacy event stays one.
+    """
+    origin = origin_of(envelope)
+    made = None if origin is None else store.emits.get(origin)
+    if made is None or made.facts == LEGACY:
+        return made
+    return EmitCall(made.segment, made.identity, "", INHERITED + made.facts.replace(LIVE, ""), made.site)
+
+
+def _if_any(choices: Menu) -> Menu | None:
+    return choices if len(choices.options) > 1 else None

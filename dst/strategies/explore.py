@@ -273,8 +273,10 @@ def _left_out(scenario: type[Scenario], bounds: Bounds) -> list[str]:
     """Return, in words, which schedules are not looked at, whatever is found."""
     kinds = {fault.name for fault in scenario.faults} - {CRASH_BEFORE.name, CRASH_AFTER.name}
     said = ["calm order: no interleavings"] if HOLDING.name in kinds else []
-    others = sorted(kinds - {HOLDING.name})
-    if others:
-        many = f"at most {bounds.others}" if bounds.others else "none"
-        said.append(f"{many} of the other faults: {', '.join(others)}")
+    others = kinds - {HOLDING.name}
+    tried = (others if bounds.kinds is None else others & bounds.kinds) if bounds.others else frozenset()
+    if tried:
+        said.append(f"at most {bounds.others} of the other faults: {', '.join(sorted(tried))}")
+    if others - tried:
+        said.append(f"none of the other faults: {', '.join(sorted(others - tried))}")
     return said

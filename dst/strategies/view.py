@@ -20,10 +20,12 @@ from dst.trace import Record
 class Bounds:
     """How far to look.
 
-    `others` is how many faults besides crashes may come in one schedule, `cap` how far growing counts are told apart.
+    `others` is how many faults besides crashes may come in one schedule, `kinds` of which kinds (None: of all), `cap`
+    how far growing counts are told apart.
     """
 
     others: int = 0
+    kinds: frozenset[str] | None = None
     states_max: int = 20_000
     seconds_max: float | None = None
     cap: int = 1
@@ -118,7 +120,11 @@ class View:
             return moment is Moment.AFTER
         if moment is Moment.AFTER or option.fault is HOLDING:
             return False
-        return option.fault is CRASH_BEFORE or self._others < self._bounds.others
+        return option.fault is CRASH_BEFORE or (self._others < self._bounds.others and self._takes_part(option))
+
+    def _takes_part(self, option: Option) -> bool:
+        kinds = self._bounds.kinds
+        return kinds is None or (option.fault is not None and option.fault.name in kinds)
 
     def find(self, hold: Hold) -> Departure | None:
         """Return this run's moment for an edge that was seen from another path to its state."""

@@ -8,7 +8,7 @@ import pytest
 
 from dst.choices import Written
 from dst.durable.invariants import EmitOnce
-from dst.durable.observed import EXECUTING, LEGACY, LIVE, UNSETTLED
+from dst.durable.stores import EXECUTING, LEGACY, LIVE, UNSETTLED
 from dst.invariants import Judge
 from dst.run import RunResult, host
 from dst.schedule import Deviation

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from dst.choices import Written
-from dst.durable.observed import EXECUTING, LIVE, UNSETTLED, Observing, describe, observed, same
+from dst.durable.observed import Observing, describe, observed, same
 from dst.durable.scenario import DurableScenario
 from dst.durable.services import Service
+from dst.durable.stores import EXECUTING, LIVE, UNSETTLED
 from dst.run import RunResult, host
 from dst.schedule import Deviation
 from kernel import Context, Flow, Parts, flow, step

@@ -1,0 +1,167 @@
+"""What clients and operators may ask of a worker: from a scenario's drive, or at any moment, as a fault."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import ClassVar, cast
+
+import trio
+
+from dst.durable import faults
+from dst.durable.stores import SimStore
+from dst.faults import Fault, menu
+from dst.node import Incarnation, Node
+from dst.simulation import Simulation
+from kernel.errors import (
+    AppendUnknown,
+    ContentMissingError,
+    LogTruncated,
+    NothingToResolve,
+    SnapshotUnreadable,
+    StoreUnavailable,
+    TypedFailure,
+    UnknownExecution,
+)
+from kernel.jsonform import Json
+from kernel.runtime import Runtime
+
+ASK_AGAIN_SECONDS = 5.0
+"""How long a client waits when the store was in trouble, before it asks again."""
+
+_TROUBLES = (
+    StoreUnavailable,
+    SnapshotUnreadable,
+    ContentMissingError,
+    UnknownExecution,  # of which a stale read shows nothing yet
+    ValueError,  # to be forked at a position that a stale read hides
+)
+_NOT_NOW = (UnknownExecution, LogTruncated, NothingToResolve)  # what an act at any moment may be answered
+
+Act = Callable[[], Awaitable[None]]
+
+
+class Operations:
+    """Acts of the outside, each asked again until it is answered.  Part of `DurableScenario`."""
+
+    sim: Simulation
+    db: SimStore
+    worker: Node
+    versions: ClassVar[int]
+    deployed: int
+    _forks: int
+
+    def interference(self) -> Mapping[str, tuple[Fault, Act]]:
+        """Return what others may do while an event is being appended, whichever it is, by the name of the option.
+
+        One that cannot be done at that moment, since the execution is not there yet for example, is left.
+        """
+        return {}
+
+    async def ask(self, act: Callable[[Runtime], Awaitable[object]], name: str) -> None:
+        """Have a worker do something, and ask again if it says that its store is in trouble, and it was."""
+
+        async def call(incarnation: Incarnation) -> None:
+            await act(cast(Runtime, incarnation.service))
+
+        while True:
+            troubles = self.db.troubles
+            try:
+                await self.sim.request(self.worker, call, name)
+                return
+            except AppendUnknown:
+                pass  # what is stored decides
+            except _TROUBLES:
+                if self.db.troubles == troubles:
+                    raise  # nobody has made trouble meanwhile
+            await trio.sleep(ASK_AGAIN_SECONDS)
+
+    async def compact(self, execution_id: str) -> None:
+        """Have an execution's log compacted."""
+        await self.ask(lambda runtime: runtime.compact(execution_id), f"compact {execution_id}")
+
+    async def cancel(self, execution_id: str, reason: str = "cancelled") -> None:
+        """Ask for an execution to be cancelled."""
+        await self.ask(lambda runtime: runtime.cancel(execution_id, reason), f"cancel {execution_id}")
+
+    async def resolve(
+        self,
+        execution_id: str,
+        step: str,
+        *,
+        completed: Json = None,
+        failed: TypedFailure | None = None,
+        retry: bool = False,
+        attempt: int | None = None,
+    ) -> None:
+        """Say what has come of a step in doubt: it has completed, unless it `failed` or is to `retry`."""
+
+        async def say(runtime: Runtime) -> None:
+            if failed is not None or retry:
+                await runtime.resolve(execution_id, step, failed=failed, retry=retry, attempt=attempt)
+            else:
+                await runtime.resolve(execution_id, step, completed=completed, attempt=attempt)
+
+        await self.ask(say, f"resolve {execution_id} {step}")
+
+    async def resume_blocked(self, execution_id: str) -> None:
+        """Run a blocked execution again."""
+        await self.ask(lambda runtime: runtime.resume_blocked(execution_id), f"unblock {execution_id}")
+
+    async def fork(self, execution_id: str, *, upto: int | None = None, new_id: str | None = None) -> None:
+        """Make another execution of the first events of this one; without `new_id`: under the next free name.
+
+        Without `upto` of all that it has when the client looks: asked again, the same fork is meant.
+        """
+        if execution_id not in self.db.rows:
+            raise UnknownExecution(f"no execution {execution_id!r} to fork")
+        if upto is None:
+            upto = self.db.rows[execution_id].head
+        if new_id is None:
+            self._forks += 1
+            new_id = f"{execution_id}-fork-{self._forks}"
+        name = new_id
+        await self.ask(lambda runtime: runtime.fork(execution_id, upto=upto, new_id=name), f"fork {execution_id}")
+
+    async def recover(self) -> None:
+        """Have the worker take up what nobody drives."""
+        await self.ask(lambda runtime: runtime.recover_all(), "recover")
+
+    async def recover_twice(self) -> None:
+        """Have it do so twice at once."""
+
+        async def twice(runtime: Runtime) -> None:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(runtime.recover_all)
+                nursery.start_soon(runtime.recover_all)
+
+        await self.ask(twice, "recover twice")
+
+    def deploy(self) -> None:
+        """Start the worker again with the next version of the flows: a restart is a crash (K-RUN-3)."""
+        assert self.deployed < self.versions, f"there is no version {self.deployed + 1}"
+        self.deployed += 1
+        self.sim.stop(self.worker, f"version {self.deployed} is deployed")
+
+    # ---- as faults ---------------------------------------------------------------------------------------------------
+
+    def _offer(self) -> None:
+        """Make what others may do options at every append."""
+        acts = self.interference()
+        self.db.offer({name: (fault, self._spawner(name, act)) for name, (fault, act) in acts.items()})
+
+    def _spawner(self, name: str, act: Act) -> Callable[[], None]:
+        async def try_to() -> None:
+            try:
+                await act()
+            except _NOT_NOW as refusal:
+                self.sim.note("declined", name, type(refusal).__name__)
+
+        return lambda: self.sim.spawn(try_to, name)
+
+    def _maybe_deploy(self) -> None:
+        """A worker that is started again may have the next version of the flows."""
+        if self.deployed == self.versions or faults.DEPLOY not in self.sim.faults:
+            return
+        point, act = self.sim.enter("deploy:worker", menu(self.sim.faults, (("next", faults.DEPLOY),)))
+        self.deployed += act == "next"
+        self.sim.happened(point)
