@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from typing import ClassVar, cast
 
@@ -21,6 +22,7 @@ from dst.faults import Fault, Options, menu
 from dst.node import Incarnation, Node
 from dst.prng import SplitMix64, derive
 from dst.scenario import Scenario
+from dst.scheduler import NODE
 from dst.simulation import Simulation
 from dst.trace import Record
 from kernel.definitions import Effect, Flow
@@ -44,6 +46,18 @@ _SWEEP_SECONDS = 15.0
 
 A real program looks every so often; what it does while there is nothing to find is left out.
 """
+
+
+class _OutsideSimulations(logging.Filter):
+    """What the kernel logs in a simulated worker is no news of this process: thousands of runs would tell of trouble
+    that was made on purpose."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Is this no simulated worker?"""
+        return NODE.get() is None
+
+
+logging.getLogger("kernel").addFilter(_OutsideSimulations())
 
 
 class SimClock:
