@@ -14,7 +14,7 @@ import attrs
 import trio
 
 from kernel.errors import AppendUnknown, ConcurrencyConflict, LogTruncated, RunLost, StoreUnavailable, TooLarge
-from kernel.events import Envelope, seal
+from kernel.events import EXECUTION_SUSPENDED, Envelope, seal
 from kernel.fold import FoldPass
 from kernel.jsonform import Json, encode
 from kernel.lifecycle import Loaded, save_snapshot
@@ -217,12 +217,13 @@ class Journal:
     def _summary(self, envelope: Envelope) -> tuple[str, Status, int | None]:
         """What the catalogue is to say once the envelope has landed."""
         state = self.fold.state
-        payload = cast("dict[str, Json]", envelope.payload)
         status = STATUS_AFTER.get(envelope.type) or cast("Status", state["status"])
-        flow_id = state["flowId"] or cast(str, payload["flowId"])
+        flow_id = state["flowId"] or cast(str, cast("dict[str, Json]", envelope.payload)["flowId"])
         if status != "suspended":
             return flow_id, status, None
-        return flow_id, status, next_due(state, cast("int | None", payload.get("due")))
+        # Only a gate's payload has a due time.  Otherwise: 1. parked, 2. asked to cancel, 3. the way out emits a text.
+        gate = cast("dict[str, Json]", envelope.payload) if envelope.type == EXECUTION_SUSPENDED else {}
+        return flow_id, status, next_due(state, cast("int | None", gate.get("due")))
 
     def _absorb(self, envelope: Envelope) -> None:
         self.fold.apply(envelope)

@@ -15,6 +15,7 @@ from dst.simulation import Simulation
 from kernel.errors import (
     AppendUnknown,
     ContentMissingError,
+    ExecutionMismatch,
     LogTruncated,
     NothingToResolve,
     SnapshotUnreadable,
@@ -34,6 +35,7 @@ _TROUBLES = (
     ContentMissingError,
     UnknownExecution,  # of which a stale read shows nothing yet
     ValueError,  # to be forked at a position that a stale read hides
+    ExecutionMismatch,  # with a fork of which a stale read shows too little
 )
 _NOT_NOW = (UnknownExecution, LogTruncated, NothingToResolve)  # what an act at any moment may be answered
 

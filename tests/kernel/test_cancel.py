@@ -84,6 +84,33 @@ def test_a_parked_execution_is_woken_rolls_back_and_is_cancelled(bench, world):
     assert (("EXECUTION_CANCELLED",), []) == (log[-1], pending)
 
 
+def test_a_parked_execution_may_emit_a_text_on_its_way_to_where_it_gives_way(bench, world):
+    """K-RUN-4: a step that had failed untyped succeeds in the re-run, while the log still says that it is parked."""
+
+    async def once_down(_ectx, _input):
+        world.calls.append("answer")
+        if len(world.calls) == 1:
+            raise RuntimeError("down")
+
+    @flow
+    async def chat(ctx, _input):
+        with contextlib.suppress(RuntimeError):
+            await ctx.run(step("answer", once_down))
+            await ctx.stream("well,")
+        for _ in range(2):
+            await ctx.suspend("message")
+
+    async def story():
+        async with bench.process(chat) as runtime:
+            await runtime.start(chat, execution_id="x")
+            await runtime.deliver("x", "message", delivery_id="m1")
+            await bench.settle()
+            await runtime.cancel("x", "the user has left")
+            return await ended(runtime)
+
+    assert {"message": "the user has left", "type": "CancelRequested"} == trio.run(story)
+
+
 def test_a_running_effect_ends_and_the_next_syscall_that_is_not_served_gives_way(bench, world):
     # K-RUN-4, B89; a second request during the rollback does not stop it
     world.hold("car")
