@@ -71,7 +71,7 @@ class Operations:
                 await self.sim.request(self.worker, call, name)
                 return
             except AppendUnknown:
-                pass  # what is stored decides
+                self.db.trouble()  # what may have landed is nobody's until it is asked for again, or looked for
             except _TROUBLES:
                 if self.db.troubles == troubles:
                     raise  # nobody has made trouble meanwhile
