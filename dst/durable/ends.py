@@ -7,45 +7,53 @@ from typing import Any, cast
 
 import attrs
 
-from dst.durable.stores import SimStore
-from kernel.events import EXECUTION_RESUMED, EXECUTION_SUSPENDED, Envelope
+from dst.durable.stores import SimStore, origin_of
+from kernel.events import EXECUTION_RESUMED, EXECUTION_SUSPENDED, GATE_DELIVERED, Envelope
 from kernel.fold import FoldPass
 from kernel.journal import STATUS_AFTER
-from kernel.jsonform import DEPTH_MAX_STORED, encode
+from kernel.jsonform import DEPTH_MAX_STORED, Json, encode
 from kernel.lifecycle import decode_snapshot
 from kernel.ports import StoredSnapshot
+from kernel.projections import Projection
+from kernel.state import FlowState
+
+Member = tuple[str, str | None]
+"""What is delivered on, and the correlation key."""
 
 
 @attrs.frozen(kw_only=True)
 class End:
-    """How a log ends, read from its events and not from anybody's fold of them."""
+    """How a log ends."""
 
     status: str
-    wanted: tuple[str, str | None] | None  # what the open gate waits on
+    wanted: tuple[Member, ...]  # what the open gate still waits on
     due_ms: int | None
-    passed: frozenset[str]  # ids of the deliveries that have passed a gate
+    passed: frozenset[str]  # ids of the deliveries that have gone into a gate
 
     @property
     def gate(self) -> str:
         """The open gate, "" if there is none."""
-        return "" if self.wanted is None else f"{self.wanted[0]}/{self.wanted[1] or ''}"
+        return ", ".join(f"{on}/{key or ''}" for on, key in self.wanted)
 
 
 def end_of(history: Sequence[Envelope]) -> End:
     """Return how a log ends."""
-    status, wanted, due_ms, passed = "absent", None, None, set()
+    status, due_ms = "absent", None
+    wanted: list[Member] = []
+    passed: set[str] = set()
     for envelope in history:
-        after = STATUS_AFTER.get(envelope.type)
-        if after is None:
-            continue
-        status, payload = after, cast("dict[str, Any]", envelope.payload)
-        if envelope.type == EXECUTION_SUSPENDED:
-            wanted, due_ms = (payload["on"], payload["correlationKey"]), payload["due"]
-        else:
-            wanted, due_ms = None, None
-        if envelope.type == EXECUTION_RESUMED:
+        payload = cast("dict[str, Any]", envelope.payload)
+        if envelope.type in (EXECUTION_RESUMED, GATE_DELIVERED):
             passed.add(payload["deliveryId"])
-    return End(status=status, wanted=wanted, due_ms=due_ms, passed=frozenset(passed))
+        if envelope.type == GATE_DELIVERED:
+            wanted = [member for member in wanted if member != (payload["on"], payload["correlationKey"])]
+        elif envelope.type == EXECUTION_SUSPENDED:
+            wanted = [(member["on"], member["correlationKey"]) for member in payload.get("members", [payload])]
+            due_ms = payload["due"]
+        elif envelope.type in STATUS_AFTER:
+            wanted, due_ms = [], None
+        status = STATUS_AFTER.get(envelope.type, status)
+    return End(status=status, wanted=tuple(wanted), due_ms=due_ms, passed=frozenset(passed))
 
 
 def _chained(history: Sequence[Envelope]) -> Sequence[Envelope]:
@@ -53,22 +61,53 @@ def _chained(history: Sequence[Envelope]) -> Sequence[Envelope]:
     return [envelope for position, envelope in enumerate(history) if envelope.sequence == position]
 
 
-def _state_of(stored: StoredSnapshot) -> str:
-    return encode(decode_snapshot(stored).state, depth_max=DEPTH_MAX_STORED)
-
-
-def check_folds(db: SimStore, fold_type: type[FoldPass]) -> list[tuple[str, int, str]]:
+def check_folds(
+    db: SimStore, fold_type: type[FoldPass], projections: Sequence[Projection]
+) -> list[tuple[str, int, str]]:
     """Fold every log once, up to each snapshot that was saved: (execution, position, "" or how they differ)."""
     checks: list[tuple[str, int, str]] = []
     for execution_id in sorted({execution_id for execution_id, _ in db.saved}):
         saved = sorted((s for e, s in db.saved if e == execution_id), key=lambda s: s.sequence)
         log = iter(_chained(db.history[execution_id]))
-        fold = fold_type()
+        fold, projected = fold_type(), {p.name: p.initial for p in projections}
         for stored in saved:
             while fold.state["lastSequence"] < stored.sequence and (envelope := next(log, None)) is not None:
                 fold.apply(envelope)
-            folded = encode(fold.state, depth_max=DEPTH_MAX_STORED)
-            # The record is canonical text that ends with its state; decoding it would cost more than all the rest here.
-            same = stored.text.endswith(f'"state":{folded}}}') or _state_of(stored) == folded
-            checks.append((execution_id, stored.sequence, "" if same else "the snapshot is not the fold of the log"))
+                for projection in projections:
+                    projected[projection.name] = projection.apply(projected[projection.name], envelope)
+            checks.append((execution_id, stored.sequence, _difference(stored, fold.state, projected)))
     return checks
+
+
+def _difference(stored: StoredSnapshot, state: FlowState, projected: dict[str, Json]) -> str:
+    """Return how a snapshot differs from what was folded, "" if it does not."""
+    folded = encode(state, depth_max=DEPTH_MAX_STORED)
+    beside = encode(projected, depth_max=DEPTH_MAX_STORED)
+    # The record is canonical text, projections first and state last; decoding it would cost more than all the rest.
+    if stored.text.startswith(f'{{"projections":{beside},') and stored.text.endswith(f'"state":{folded}}}'):
+        return ""
+    snapshot = decode_snapshot(stored)
+    if encode(snapshot.state, depth_max=DEPTH_MAX_STORED) != folded:
+        return "the snapshot is not the fold of the log"
+    same = encode(snapshot.projected, depth_max=DEPTH_MAX_STORED) == beside
+    return "" if same else "the snapshot's projections are not those of the log"
+
+
+def check_forks(db: SimStore, fold_type: type[FoldPass]) -> list[tuple[str, int, str]]:
+    """Fold what each fork has copied, and the same events of its origin: (fork, position, "" or how they differ)."""
+    checks: list[tuple[str, int, str]] = []
+    for fork_id, history in sorted(db.history.items()):
+        copies = [envelope for envelope in history if origin_of(envelope) is not None]
+        origin = origin_of(history[0])
+        if origin is None:
+            continue
+        originals = _chained(db.history[origin[0]])[: len(copies)]
+        same = _comparable(fold_type.of(copies)) == _comparable(fold_type.of(originals))
+        checks.append((fork_id, copies[-1].sequence, "" if same else "the fork is not the fold of what it has copied"))
+    return checks
+
+
+def _comparable(state: FlowState) -> str:
+    """Return a state without what a fork has of its own: hashes, and where it comes from."""
+    own = ("lastHash", "provenance")
+    return encode({key: value for key, value in state.items() if key not in own}, depth_max=DEPTH_MAX_STORED)

@@ -14,8 +14,10 @@ from dst.invariants import AnyInvariant, Broken, Invariant, Key
 from dst.trace import Record
 from kernel import events
 from kernel.events import stamp_of
+from kernel.jsonform import encode
 
 _TERMINAL = tuple(sorted(events.TERMINAL_TYPES))
+_ENDS = (*_TERMINAL, events.EXECUTION_CONTINUED)  # of what one beginning of a flow does
 _KERNEL = tuple(sorted(events.KERNEL_TYPES))
 _MARK = "#compensate:"
 
@@ -35,7 +37,7 @@ class NoEmitLost(Invariant[tuple[frozenset[str], int]]):
 
     name = "no-emit-lost"
     says = "every acknowledged logical emit has an event of its own"
-    kinds = ("emitted", "acked", events.EXECUTION_SUSPENDED, *_TERMINAL)
+    kinds = ("emitted", "acked", events.EXECUTION_SUSPENDED, events.EXECUTION_CONTINUED, *_TERMINAL)
     initial = (frozenset(), 0)  # logical emits acknowledged, events
 
     def compose(self, state: tuple[frozenset[str], int]) -> tuple[frozenset[str], int]:
@@ -61,7 +63,7 @@ class NoEmitLost(Invariant[tuple[frozenset[str], int]]):
                 f"the log holds {count}",
                 "an event for each",
             )
-        return state
+        return self.initial if record[0] == events.EXECUTION_CONTINUED else state
 
 
 _COUNTED = 16  # events of one content; more logical emits of it than this in one segment no scenario makes
@@ -80,7 +82,7 @@ class EmitOnce(Invariant[Emits]):
 
     name = "emit-once"
     says = "no emit is appended twice except where the trace shows a reason that ADR 0102 allows"
-    kinds = ("emit", "emitted")
+    kinds = ("emit", "emitted", events.EXECUTION_CONTINUED)
     initial = (frozenset(), 0, 0)
 
     def compose(self, state: Emits) -> Emits:
@@ -88,12 +90,16 @@ class EmitOnce(Invariant[Emits]):
         return state[0], state[1], min(state[2], _COUNTED)
 
     def key(self, record: Record) -> Key:
-        """Keyed by emit identity."""
+        """Keyed by emit identity; a new beginning goes to all of an execution."""
+        if record[0] == events.EXECUTION_CONTINUED:
+            return record[1], None
         return record[1], (record[1], record[2], record[3])
 
     def advance(self, state: Emits, record: Record) -> Emits:
         """Compare events with calls."""
         called, standing, excuses = state
+        if record[0] == events.EXECUTION_CONTINUED:
+            return self.initial
         if record[0] == "emit":
             return called | {record[4]}, standing, excuses
         facts: str = record[5]
@@ -124,22 +130,29 @@ class StepCompletesOnce(Invariant[tuple[int, bool]]):
 
     name = "step-completes-once"
     says = "a step completes at most once, and exactly once if a flow was given its output"
-    kinds = (events.STEP_COMPLETED, "handed")
+    kinds = (events.STEP_COMPLETED, events.EFFECT_RESOLVED, events.EXECUTION_CONTINUED, "handed")
     initial = (0, False)  # completions, was its output handed out
 
     def key(self, record: Record) -> Key:
-        """Keyed by execution and step."""
+        """Keyed by execution and step; a new beginning goes to all of an execution."""
         if record[0] == "handed":
             return (record[1], (record[1], record[3])) if record[2] == "step" else None
+        if record[0] == events.EXECUTION_CONTINUED:
+            return record[1], None
+        if record[0] == events.EFFECT_RESOLVED and _payload(record)["resolution"] != "completed":
+            return None
         return record[1], (record[1], _step(record))
 
     def advance(self, state: tuple[int, bool], record: Record) -> tuple[int, bool]:
-        """Count completions."""
+        """Count completions; an operator's word is one."""
         count, handed = state
         if record[0] == "handed":
             return count, True
+        if record[0] == events.EXECUTION_CONTINUED:
+            self.at_end(state)
+            return self.initial
         if count:
-            raise Broken(f"STEP_COMPLETED again, at {record[2].sequence}", "one completion")
+            raise Broken(f"{record[0]} again, at {record[2].sequence}", "one completion")
         return count + 1, handed
 
     def at_end(self, state: tuple[int, bool]) -> None:
@@ -149,41 +162,48 @@ class StepCompletesOnce(Invariant[tuple[int, bool]]):
             raise Broken("its output was handed to the flow, and no STEP_COMPLETED is in the log", "one completion")
 
 
-class EffectAccounted(Invariant[tuple[tuple[int, ...], frozenset[int]]]):
+Attempt = tuple[str, int]  # idempotency key and number
+
+
+class EffectAccounted(Invariant[tuple[int, tuple[Attempt, ...], frozenset[Attempt]]]):
     """K-FLOW-1: `STEP_STARTED` comes before the effect."""
 
     name = "effect-accounted"
     says = "each ledger entry belongs to exactly one STEP_STARTED"
     composable = False  # attempt numbers
-    kinds = (events.STEP_STARTED, "performed")
-    initial = ((), frozenset())  # attempts started, attempts performed
+    kinds = (events.STEP_STARTED, events.EXECUTION_CONTINUED, "performed")
+    initial = (0, (), frozenset())  # beginnings before this one, attempts started, attempts performed
 
     def key(self, record: Record) -> Key:
-        """Keyed by idempotency key: execution and step."""
-        if record[0] == "performed":
-            return record[3], (record[3],)
-        return (key := f"{record[1]}/{_step(record)}"), (key,)
+        """Keyed by execution, which is what an idempotency key begins with."""
+        execution = record[3].partition("/")[0].partition("~")[0] if record[0] == "performed" else record[1]
+        return execution, (execution,)
 
     def advance(
-        self, state: tuple[tuple[int, ...], frozenset[int]], record: Record
-    ) -> tuple[tuple[int, ...], frozenset[int]]:
+        self, state: tuple[int, tuple[Attempt, ...], frozenset[Attempt]], record: Record
+    ) -> tuple[int, tuple[Attempt, ...], frozenset[Attempt]]:
         """Match attempts."""
-        started, performed = state
-        if record[0] != "performed":
-            return (*started, _payload(record).get("attempt", 1)), performed
-        attempt = record[4]
+        beginning, started, performed = state
+        if record[0] == events.EXECUTION_CONTINUED:
+            return beginning + 1, started, performed
+        if record[0] == events.STEP_STARTED:
+            scope = f"{record[1]}~{beginning}" if beginning else record[1]
+            attempt = f"{scope}/{_step(record)}", _payload(record).get("attempt", 1)
+            return beginning, (*started, attempt), performed
+        attempt = record[3], record[4]
+        said = f"{record[1]} did {record[2]} of {record[3]}"
         if started.count(attempt) != 1:
             raise Broken(
-                f"{record[1]} did {record[2]}, attempt {attempt}, which {started.count(attempt)} STEP_STARTED say",
+                f"{said}, attempt {record[4]}, which {started.count(attempt)} STEP_STARTED say",
                 "exactly one",
             )
         if attempt in performed:
-            raise Broken(f"{record[1]} did {record[2]} twice in attempt {attempt}", "once for each STEP_STARTED")
-        return started, performed | {attempt}
+            raise Broken(f"{said} twice in attempt {record[4]}", "once for each STEP_STARTED")
+        return beginning, started, performed | {attempt}
 
-    def could_fail(self, state: tuple[tuple[int, ...], frozenset[int]]) -> bool:
+    def could_fail(self, state: tuple[int, tuple[Attempt, ...], frozenset[Attempt]]) -> bool:
         """Something was performed."""
-        return bool(state[1])
+        return bool(state[2])
 
 
 def _compensation(step: str) -> tuple[str, str, int] | None:
@@ -198,7 +218,7 @@ class CompensatorOnce(Invariant[tuple[frozenset[str], tuple[tuple[str, int], ...
 
     name = "compensator-once"
     says = "no compensator completes twice, runs unowed or out of order, or is left open under a terminal state"
-    kinds = (events.STEP_STARTED, events.STEP_COMPLETED, events.STEP_FAILED, *_TERMINAL)
+    kinds = (events.STEP_STARTED, events.STEP_COMPLETED, events.STEP_FAILED, events.EXECUTION_CONTINUED, *_TERMINAL)
     initial = (
         frozenset(),
         (),
@@ -217,11 +237,11 @@ class CompensatorOnce(Invariant[tuple[frozenset[str], tuple[tuple[str, int], ...
     ) -> tuple[frozenset[str], tuple[tuple[str, int], ...], frozenset[str]]:
         """Follow the rollback."""
         done, begun, ends = state
-        if record[0] in _TERMINAL:
+        if record[0] in _ENDS:
             left = [step for step, _ in begun if step not in ends]
             if left:
                 raise Broken(f"{record[0]} with {', '.join(left)} left open", "every compensator that began has ended")
-            return state
+            return self.initial if record[0] == events.EXECUTION_CONTINUED else state
         step = _step(record)
         found = _compensation(step)
         if found is None:
@@ -266,7 +286,7 @@ class RollbackFinished(Invariant[tuple[frozenset[str], frozenset[tuple[str, int]
 
     name = "rollback-finished"
     says = "a rollback that has begun is finished: all below it is undone, and no step of its scope goes on"
-    kinds = (events.STEP_STARTED, events.STEP_COMPLETED, events.STEP_FAILED, *_TERMINAL)
+    kinds = (events.STEP_STARTED, events.STEP_COMPLETED, events.STEP_FAILED, events.EXECUTION_CONTINUED, *_TERMINAL)
     initial = (
         frozenset(),
         frozenset(),
@@ -285,9 +305,9 @@ class RollbackFinished(Invariant[tuple[frozenset[str], frozenset[tuple[str, int]
     ) -> tuple[frozenset[str], frozenset[tuple[str, int]], frozenset[str]]:
         """Remember what had not completed when the rollback began."""
         open_, begun, stopped = state
-        if record[0] in _TERMINAL:
+        if record[0] in _ENDS:
             self._check_all(begun, record[0])
-            return state
+            return self.initial if record[0] == events.EXECUTION_CONTINUED else state
         step = _step(record)
         found = _compensation(step)
         if found is not None:
@@ -386,24 +406,52 @@ class ValueStable(Invariant[bool]):
         return True
 
 
+class DecisionStable(Invariant[str | None]):
+    """K-FOLD-5, ADR 0128."""
+
+    name = "decision-stable"
+    says = "a decision id has one choice for ever, in its first position"
+    kinds = (events.DECISION_RECORDED, events.EXECUTION_CONTINUED)
+    initial = None  # the choice that was recorded
+
+    def key(self, record: Record) -> Key:
+        """Keyed by execution and decision; a new beginning goes to all of an execution."""
+        if record[0] == events.EXECUTION_CONTINUED:
+            return record[1], None
+        return record[1], (record[1], _payload(record)["decisionId"])
+
+    def advance(self, state: str | None, record: Record) -> str | None:
+        """Nothing is decided twice."""
+        if record[0] == events.EXECUTION_CONTINUED:
+            return None
+        choice = encode(_payload(record)["choice"])
+        if state is not None:
+            raise Broken(f"{choice} was recorded at {record[2].sequence}, after {state}", "one record")
+        return choice
+
+
 class FoldConsistent(Invariant[bool]):
-    """K-FOLD-1, K-RUN-6."""
+    """K-FOLD-1, K-RUN-5, K-RUN-6."""
 
     name = "fold-consistent"
-    says = "every snapshot is the fold of its log, and the catalogue says what the fold says"
-    kinds = ("folded", "final")
+    says = (
+        "every snapshot and fork is the fold of its log, nothing is dropped that no snapshot holds, stored positions "
+        "never go down, and the catalogue says what the fold says"
+    )
+    kinds = ("folded", "truncated", "snapshot", "final")
     initial = False
 
     def key(self, record: Record) -> Key:
         """Keyed by execution and position."""
-        return record[1], (record[1], record[2] if record[0] == "folded" else "end")
+        return record[1], (record[1], "end" if record[0] == "final" else f"{record[0]} {record[2]}")
 
     def advance(self, state: bool, record: Record) -> bool:
-        """The harness has folded."""
-        if record[0] == "folded" and record[3]:
+        """The harness has folded and compared."""
+        if record[0] == "final":
+            if record[2] != record[3]:
+                raise Broken(f"the catalogue says {record[2]}, the fold {record[3]}", "the same")
+        elif record[3]:
             raise Broken(record[3], "fold(snapshot, tail) == fold(events)")
-        if record[0] == "final" and record[2] != record[3]:
-            raise Broken(f"the catalogue says {record[2]}, the fold {record[3]}", "the same")
         return True
 
 
@@ -412,7 +460,7 @@ class GateOnce(Invariant[frozenset[str]]):
 
     name = "gate-once"
     says = "one delivery passes one gate, and one accepted for an open gate passes it"
-    kinds = (events.EXECUTION_RESUMED, "final")
+    kinds = (events.EXECUTION_RESUMED, events.GATE_DELIVERED, "final")
     initial = frozenset()
 
     def key(self, record: Record) -> Key:
@@ -467,6 +515,7 @@ ALL: tuple[AnyInvariant, ...] = (
     RollbackFinished(),
     TerminalOnce(),
     ValueStable(),
+    DecisionStable(),
     FoldConsistent(),
     GateOnce(),
     Converges(),

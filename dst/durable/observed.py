@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import zlib
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import trio
 
@@ -18,14 +18,26 @@ from dst.durable.stores import EXECUTING, LIVE, UNSETTLED, EmitCall, SimStore
 from kernel.context import Context
 from kernel.definitions import Step
 from kernel.effects import Attempt, EffectCalls
-from kernel.errors import GateTimeout, TypedFailure
-from kernel.events import DECISION_RECORDED, STEP_CANCELLED, STEP_COMPLETED, STEP_FAILED, STEP_STARTED
+from kernel.errors import CancelRequested, GateTimeout, TypedFailure
+from kernel.events import (
+    DECISION_RECORDED,
+    EFFECT_RESOLVED,
+    EXECUTION_CONTINUED,
+    EXECUTION_RESUMED,
+    STEP_CANCELLED,
+    STEP_COMPLETED,
+    STEP_FAILED,
+    STEP_STARTED,
+    Envelope,
+)
 from kernel.gates import Delivered, Member
 from kernel.jsonform import Json, decode, encode
 
 if TYPE_CHECKING:
     from kernel.journal import Journal
     from kernel.parts import Parts
+
+T = TypeVar("T")
 
 
 def identity_of(type: str, payload_text: str) -> str:
@@ -117,68 +129,89 @@ class Observing(Context):
         try:
             value = await super().execute_as(journal_id, step, input, kind=kind)
         except TypedFailure as failure:
-            recorded = self._payload(STEP_FAILED, "step", journal_id).get("failure")
+            recorded = self._payload((STEP_FAILED, EFFECT_RESOLVED), "step", journal_id, "failure").get("failure")
             data = recorded.get("data") if isinstance(recorded, dict) else None
             self._hand("failure", journal_id, failure.data, data)
             raise
-        self._hand("step", journal_id, value, self._payload(STEP_COMPLETED, "step", journal_id).get("output"))
+        recorded = self._payload((STEP_COMPLETED, EFFECT_RESOLVED), "step", journal_id, "output")
+        self._hand("step", journal_id, value, recorded.get("output"))
         return value
 
     async def decide(self, decision_id: str, decider: Callable[[], object | Awaitable[object]]) -> Json:
         """Compare what the flow gets with the record."""
         value = await super().decide(decision_id, decider)
-        self._hand(
-            "decision", decision_id, value, self._payload(DECISION_RECORDED, "decisionId", decision_id).get("choice")
-        )
+        self._hand("decision", decision_id, value, self._choice(decision_id))
         return value
 
     async def suspend(self, on: str, correlation_key: str | None = None, *, timeout: float | None = None) -> Json:
         """Note that a gate was passed."""
-        try:
-            value = await super().suspend(on, correlation_key, timeout=timeout)
-        except GateTimeout:
-            self._pass()
-            raise
-        self._pass()
-        return value
+        return await self._through(super().suspend(on, correlation_key, timeout=timeout))
 
     async def suspend_any(self, gates: Sequence[str | Member], *, timeout: float | None = None) -> Delivered:
         """Note that a gate was passed."""
-        try:
-            value = await super().suspend_any(gates, timeout=timeout)
-        except GateTimeout:
-            self._pass()
-            raise
-        self._pass()
-        return value
+        return await self._through(super().suspend_any(gates, timeout=timeout))
 
     async def suspend_all(self, gates: Sequence[str | Member], *, timeout: float | None = None) -> dict[Member, Json]:
         """Note that a gate was passed."""
-        try:
-            value = await super().suspend_all(gates, timeout=timeout)
-        except GateTimeout:
-            self._pass()
-            raise
-        if gates:
-            self._pass()
-        return value
+        if not gates:
+            return await super().suspend_all(gates, timeout=timeout)
+        return await self._through(super().suspend_all(gates, timeout=timeout))
 
     async def sleep(self, seconds: float) -> None:
         """Note that a timer was passed."""
-        await super().sleep(seconds)
+        await self._through(super().sleep(seconds))
+
+    async def _through(self, gate: Awaitable[T]) -> T:
+        """Note that a gate is passed with a delivery, out of time, or with a cancellation that is on record."""
+        try:
+            value = await gate
+        except GateTimeout:
+            self._pass()
+            raise
+        except CancelRequested:
+            if self._resumes() > self._passed:
+                self._pass()
+            raise
         self._pass()
+        return value
+
+    def _beginning(self) -> Sequence[Envelope]:
+        """Return the events since the execution began, or began anew."""
+        history = self._store.history.get(self.execution_id, ())
+        for at in range(len(history) - 1, -1, -1):
+            if history[at].type == EXECUTION_CONTINUED:
+                return history[at:]
+        return history
+
+    def _resumes(self) -> int:
+        return sum(envelope.type == EXECUTION_RESUMED for envelope in self._beginning())
 
     def _pass(self) -> None:
         self._passed += 1
         self._live = False
         self._passes.clear()
 
-    def _payload(self, type: str, field: str, about: str) -> dict[str, Json]:
-        """Return the payload of the newest record of that type about that id; empty if there is none."""
+    def _payload(self, types: Sequence[str], field: str, about: str, holds: str) -> dict[str, Json]:
+        """Return the payload of the newest record of these types about that id that holds a value; empty if none does.
+
+        An operator's word is as good as the end of the step itself.
+        """
         for envelope in reversed(self._store.history.get(self.execution_id, ())):
-            if envelope.type == type and isinstance(envelope.payload, dict) and envelope.payload.get(field) == about:
-                return envelope.payload
+            payload = envelope.payload
+            if envelope.type not in types or not isinstance(payload, dict):
+                continue
+            if payload.get(field) == about and holds in payload:
+                return payload
         return {}
+
+    def _choice(self, decision_id: str) -> Json:
+        """Return the first record of a decision: it is the one that counts."""
+        for envelope in self._beginning():
+            if envelope.type == DECISION_RECORDED:
+                payload = cast("dict[str, Json]", envelope.payload)
+                if payload["decisionId"] == decision_id:
+                    return payload["choice"]
+        return None
 
     def _hand(self, what: str, about: str, handed: object, recorded: Json) -> None:
         form = "" if same(handed, recorded) else f"{describe(handed)} for {describe(recorded)}"

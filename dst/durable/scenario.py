@@ -13,7 +13,7 @@ import trio
 from dst import trace
 from dst.durable import faults
 from dst.durable.behaviour import phase, visible
-from dst.durable.ends import End, check_folds, end_of
+from dst.durable.ends import End, check_folds, check_forks, end_of
 from dst.durable.observed import observed
 from dst.durable.operations import Operations
 from dst.durable.services import Service
@@ -97,6 +97,7 @@ class DurableScenario(Operations, Scenario):
     faults: ClassVar[Sequence[Fault]] = faults.ALL
     parts: ClassVar[Parts] = Parts()
     store: ClassVar[type[SimStore]] = SimStore
+    runtime: ClassVar[type[Runtime]] = Runtime
     saga: ClassVar[type[saga]] = saga  # what flows roll back with: a mutant puts another in its place
     projections: ClassVar[Sequence[Projection]] = (SURFACES,)
     snapshot_every: ClassVar[int | None] = None
@@ -137,7 +138,7 @@ class DurableScenario(Operations, Scenario):
         if incarnation.recovering:
             self._maybe_deploy()
         assert incarnation.nursery is not None
-        runtime = Runtime(
+        runtime = self.runtime(
             stores=self.db.stores,
             flows=self.flows(),
             workers=incarnation.nursery,
@@ -253,7 +254,8 @@ class DurableScenario(Operations, Scenario):
 
     def finish(self, sim: Simulation) -> None:
         """Note how each execution stands, and whether every snapshot says what the log says."""
-        for execution_id, sequence, fault in check_folds(self.db, FoldPass):
+        checks = check_folds(self.db, FoldPass, self.projections) + check_forks(self.db, FoldPass)
+        for execution_id, sequence, fault in checks:
             sim.note("folded", execution_id, sequence, fault)
         for execution_id, entry in sorted(self.db.rows.items()):
             end = end_of(self.db.history[execution_id])
@@ -261,11 +263,16 @@ class DurableScenario(Operations, Scenario):
             sim.note("final", execution_id, entry.status, end.status, end.gate, deliverable)
 
     def _deliverable(self, execution_id: str, end: End) -> str:
-        """Return the id of an accepted delivery that would pass the open gate, "" if there is none."""
-        if end.wanted is None:
+        """Return the id of an accepted delivery that would pass the open gate, "" if there is none.
+
+        A request to cancel passes any gate.
+        """
+        if not end.wanted:
             return ""
         for delivery in self.db.mail.get(execution_id, {}).values():
-            if (delivery.on, delivery.correlation_key) == end.wanted and delivery.delivery_id not in end.passed:
+            if delivery.on == CANCEL_REQUESTED:
+                return delivery.delivery_id
+            if (delivery.on, delivery.correlation_key) in end.wanted and delivery.delivery_id not in end.passed:
                 return delivery.delivery_id
         return "timer" if end.due_ms is not None and end.due_ms <= SimClock(self.sim).now_ms() else ""
 

@@ -286,7 +286,9 @@ class SimStore:
             log = self.logs[execution_id]
             del log[: through + 1 - cut]
             self.cuts[execution_id] = through + 1
-        self.sim.note("truncated", execution_id, through)
+        held = self._position(execution_id)
+        lost = "" if through <= held else f"events up to {through} are dropped, the snapshot holds those up to {held}"
+        self.sim.note("truncated", execution_id, through, lost)
         await self._leave(point, act)
 
     async def claim(self, execution_id: str, owner: str) -> int:
@@ -331,14 +333,26 @@ class SimStore:
     async def save(self, execution_id: str, snapshot: StoredSnapshot) -> None:
         """Save, at a point `snapshot:<execution>`."""
         point, act = await self._come_to(f"snapshot:{execution_id}", self._save_menu)
+        before = self._position(execution_id)
+        self.keep(execution_id, snapshot)
+        self.saved.append((execution_id, snapshot))
+        after = self._position(execution_id)
+        lower = "" if after >= before else f"the stored snapshot was at {before}, and is at {after} now"
+        self.sim.note("snapshot", execution_id, snapshot.sequence, lower)
+        await self._leave(point, act)
+
+    def keep(self, execution_id: str, snapshot: StoredSnapshot) -> None:
+        """Put a snapshot in the place of an older one."""
         stored = self.snapshots.get(execution_id)
         if stored is None or stored.sequence <= snapshot.sequence:
             if self._load_menu is not None:
                 self._superseded[execution_id] = stored
             self.snapshots[execution_id] = snapshot
-        self.saved.append((execution_id, snapshot))
-        self.sim.note("snapshot", execution_id, snapshot.sequence)
-        await self._leave(point, act)
+
+    def _position(self, execution_id: str) -> int:
+        """Return the position of the stored snapshot, -1 if there is none."""
+        stored = self.snapshots.get(execution_id)
+        return -1 if stored is None else stored.sequence
 
     async def load(self, execution_id: str) -> StoredSnapshot | None:
         """Return the newest snapshot, at a point `load:<execution>` if a fault of loading is declared."""

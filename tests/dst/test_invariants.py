@@ -58,9 +58,19 @@ class Log:
     def acked(self, logical: str, content: str = "t/1", segment: int = 0) -> Log:
         return self.note("acked", segment, content, logical)
 
-    def performed(self, step: str, attempt: int = 1) -> Log:
-        self.records.append(("performed", "bank", "charge", f"{self.execution}/{step}", attempt))
+    def performed(self, step: str, attempt: int = 1, beginning: int = 0) -> Log:
+        scope = f"{self.execution}~{beginning}" if beginning else self.execution
+        self.records.append(("performed", "bank", "charge", f"{scope}/{step}", attempt))
         return self
+
+    def decided(self, decision: str, choice: object) -> Log:
+        return self.has("DECISION_RECORDED", decisionId=decision, choice=choice)
+
+    def resolved(self, step: str, resolution: str) -> Log:
+        return self.has("EFFECT_RESOLVED", step=step, resolution=resolution)
+
+    def begins_anew(self) -> Log:
+        return self.has("EXECUTION_CONTINUED", input=None)
 
     def final(self, row: str = "completed", end: str = "completed", gate: str = "", deliverable: str = "") -> Log:
         return self.note("final", row, end, gate, deliverable)
@@ -102,14 +112,18 @@ TRIPS = {  # invariant: traces of which each breaks it once
         started().call("a#1").emitted("a#1").acked("a#1").call("b#1").acked("b#1").has("EXECUTION_FAILED"),
         started().call("a#1").emitted("a#1", content="u/1").acked("a#1").has("EXECUTION_CANCELLED"),
         started().call("a#1").emitted("a#1", segment=1).acked("a#1").has("EXECUTION_COMPLETED"),
+        started().call("a#1").emitted("a#1").acked("a#1").begins_anew().acked("a#1").has("EXECUTION_COMPLETED"),
     ),
     "emit-once": (
         started().call("a#1").emitted("a#1").acked("a#1").call("a#1").emitted("a#1"),
         started().call("a#1").emitted("a#1").call("b#1").emitted("b#1").call("a#1").emitted("a#1"),
+        started().emitted("", facts="I").call("a#1").emitted("a#1"),  # a fork is served what it has inherited
     ),
     "step-completes-once": (
         started().step("COMPLETED", "a").step("COMPLETED", "a"),
         started().note("handed", "step", "a", ""),
+        started().resolved("a", "completed").step("COMPLETED", "a"),
+        started().note("handed", "step", "a", "").begins_anew().step("COMPLETED", "a"),
     ),
     "effect-accounted": (
         started().performed("a"),
@@ -136,12 +150,19 @@ TRIPS = {  # invariant: traces of which each breaks it once
         started().has("EXECUTION_COMPLETED").note("other", Log().seal("t")),
     ),
     "value-stable": (started().note("handed", "step", "a", "tuple(int 1) for list(int 1)"),),
+    "decision-stable": (
+        started().decided("a", 1).decided("a", 2),
+        started().decided("a", 1).decided("b", 1).decided("a", 1),
+    ),
     "fold-consistent": (
+        started().note("truncated", 4, "events up to 4 are dropped, the snapshot holds those up to 3"),
+        started().note("snapshot", 4, "the stored snapshot was at 5, and is at 4 now"),
         started().note("folded", 4, "the snapshot is not the fold of the log"),
         started().final(row="running", end="completed"),
     ),
     "gate-once": (
         started().has("EXECUTION_RESUMED", deliveryId="d1").has("EXECUTION_RESUMED", deliveryId="d1"),
+        started().has("GATE_DELIVERED", deliveryId="d1").has("EXECUTION_RESUMED", deliveryId="d1"),
         started().final("suspended", "suspended", "message/", "d2"),
     ),
     "converges": (
@@ -172,16 +193,28 @@ PASSES = {  # invariant: near misses
         started().call("a#1").emitted("a#1", facts="U").call("a#1").emitted("a#1"),  # after an unsettled outcome
         started().call("a#1").emitted("a#1").call("b#1").emitted("b#1"),
         started().call("a#1").emitted("a#1").call("a#1", segment=1).emitted("a#1", segment=1),
+        started().call("a#1").emitted("a#1").begins_anew().call("a#1").emitted("a#1"),
+        started().emitted("", facts="I").call("a#1").acked("a#1").call("b#1").emitted("b#1"),
+        started().emitted("", facts="IU").call("a#1").emitted("a#1"),  # one without a stamp serves nobody
     ),
     "step-completes-once": (
         started().step("COMPLETED", "a").step("COMPLETED", "a[1]").note("handed", "step", "a", ""),
         started().note("handed", "failure", "a", ""),
+        started().resolved("a", "completed").note("handed", "step", "a", ""),
+        started().resolved("a", "retry").step("COMPLETED", "a"),
+        started().step("COMPLETED", "a").begins_anew().step("COMPLETED", "a"),
         started().step("STARTED", "a").step("STARTED", "a").step("COMPLETED", "a"),
     ),
     "effect-accounted": (
         started().step("STARTED", "a", attempt=1).performed("a"),
         started().step("STARTED", "a", attempt=1).step("STARTED", "a", attempt=2).performed("a", 2).performed("a", 1),
         started().step("STARTED", "a", attempt=1).step("COMPLETED", "a"),
+        started()
+        .step("STARTED", "a", attempt=1)
+        .begins_anew()
+        .step("STARTED", "a", attempt=1)
+        .performed("a")
+        .performed("a", beginning=1),
     ),
     "compensator-once": (
         both_undone(rolling_back()).has("EXECUTION_FAILED"),
@@ -206,9 +239,17 @@ PASSES = {  # invariant: near misses
     ),
     "terminal-once": (started().has("EXECUTION_COMPLETED"), started().has("EXECUTION_BLOCKED").has("EXECUTION_FAILED")),
     "value-stable": (started().note("handed", "step", "a", ""),),
-    "fold-consistent": (started().note("folded", 4, "").final("running", "running"),),
+    "decision-stable": (
+        started().decided("a", 1).decided("b", 1),
+        started().decided("a", 1).begins_anew().decided("a", 2),
+    ),
+    "fold-consistent": (
+        started().note("folded", 4, "").final("running", "running"),
+        started().note("snapshot", 4, "").note("truncated", 4, ""),
+    ),
     "gate-once": (
         started().has("EXECUTION_RESUMED", deliveryId="d1").has("EXECUTION_RESUMED", deliveryId="d2").final(),
+        started().has("GATE_DELIVERED", deliveryId="d1").has("EXECUTION_RESUMED", deliveryId="d2").final(),
         started().final("suspended", "suspended", "message/"),
     ),
     "converges": (

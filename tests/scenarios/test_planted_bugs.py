@@ -20,8 +20,12 @@ from dst.transparency import Transparency
 from dst.verdict import Ending, Verdict
 from kernel import Context, Parts, flow
 from kernel.emit_rule import EmitRule, Ruling
-from kernel.events import EXECUTION_COMPLETED, KERNEL_TYPES, STEP_COMPLETED
-from kernel.fold import FoldPass
+from kernel.events import DECISION_RECORDED, EXECUTION_COMPLETED, KERNEL_TYPES, STEP_COMPLETED
+from kernel.fold import FoldPass, fold_events
+from kernel.forks import forked
+from kernel.lifecycle import read_log, save_snapshot
+from kernel.projections import SURFACES
+from kernel.runtime import Runtime
 from kernel.saga import Saga, saga
 from scenarios.chat_session import ChatSession
 from scenarios.order_saga import OrderSaga
@@ -120,6 +124,15 @@ class ForgetsDeliveries(FoldPass):
         return {}
 
 
+class DecidesTwice(Context):
+    """decision-stable: a choice is recorded, and recorded again."""
+
+    async def commit(self, type, payload_text, **more):
+        await super().commit(type, payload_text, **more)
+        if type == DECISION_RECORDED:
+            await super().commit(type, payload_text, **more)
+
+
 class SeesNothing(SimStore):
     """converges: recovery is told of no execution, so that nobody takes up what the dead process left."""
 
@@ -157,6 +170,7 @@ PLANTED = {
     "log-sound": (OrderSaga, {"parts": Parts(context=StampsFacts)}),
     "terminal-once": (OrderSaga, {"parts": Parts(fold=ForgetsItsEnd)}),
     "value-stable": (OrderSaga, {"parts": Parts(context=RawValues)}),
+    "decision-stable": (ChatSession, {"parts": Parts(context=DecidesTwice)}),
     "fold-consistent": (ChatSession, {"parts": Parts(fold=LosesVersion)}),
     "gate-once": (ChatSession, {"parts": Parts(fold=ForgetsDeliveries), **_NO_SNAPSHOTS}),
     "converges": (OrderSaga, {"store": SeesNothing}),
@@ -185,6 +199,51 @@ def test_the_bug_is_found_by_its_own_invariant_and_no_other(name):
     assert {name} == {violation.invariant for violation in result.judgement.violations}
     assert ((), (), ()) == (result.judgement.crashed, result.failures, result.refused)
     assert Ending.QUIESCENT is result.ending
+
+
+class KeepsTheOlder(SimStore):
+    """fold-consistent: a snapshot takes the place of a newer one."""
+
+    def keep(self, execution_id, snapshot):
+        older = [stored for name, stored in self.saved if name == execution_id]
+        self.snapshots[execution_id] = older[0] if older else snapshot
+
+
+class DropsFirst(Runtime):
+    """fold-consistent: the log is dropped, and then there is a snapshot of it."""
+
+    async def compact(self, execution_id):
+        state = await self.state(execution_id)
+        await self._stores.events.truncate_prefix(execution_id, state["lastSequence"])
+        await save_snapshot(self._stores.snapshots, execution_id, state, {SURFACES.name: {}})
+
+
+class DropsStamps(Runtime):
+    """emit-once: what a fork has copied is not served to it."""
+
+    async def fork(self, execution_id, *, upto=None, new_id):
+        log = await read_log(self._stores.events, execution_id, 0)
+        bare = [attrs.evolve(e, metadata={k: v for k, v in e.metadata.items() if k != "flowEmit"}) for e in log]
+        copies = forked(bare[: upto + 1], new_id)
+        state = fold_events(copies)
+        await self._stores.events.append(
+            new_id, 0, copies, fence=0, flow_id="order", status=state["status"], due_ms=None
+        )
+        self._driver.spawn(new_id, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "scenario", "parts"),
+    [
+        ("fold-consistent", ChatSession, {"store": KeepsTheOlder}),
+        ("fold-consistent", ChatSession, {"runtime": DropsFirst}),
+        ("emit-once", OrderSaga, {"runtime": DropsStamps}),
+    ],
+    ids=["older-snapshot", "dropped-first", "stamps-dropped"],
+)
+def test_a_broken_store_or_operation_is_found_too(name, scenario, parts):
+    _, result = first_failure(exchange(**parts)(scenario))
+    assert name == result.judgement.violations[0].invariant
 
 
 # ---- what is no invariant over the trace -----------------------------------------------------------------------------
