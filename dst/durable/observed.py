@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import trio
 
 from dst.durable.stores import EXECUTING, LIVE, UNSETTLED, EmitCall, SimStore
+from kernel.content import ContentEvents
 from kernel.context import Context
 from kernel.definitions import Step
 from kernel.effects import Attempt, EffectCalls
@@ -50,7 +51,8 @@ class Observing(Context):
 
     def __init__(self, journal: Journal, parts: Parts, **surroundings: Any) -> None:
         super().__init__(journal, parts, **surroundings)
-        self._store = cast(SimStore, journal.stores.events)
+        events = journal.stores.events
+        self._store = cast(SimStore, events.inner if isinstance(events, ContentEvents) else events)
         run = self._store.runs[self.execution_id] = self._store.runs.get(self.execution_id, 0) + 1
         self._records = self._store.sim.records
         self._records.append(("run", self.execution_id, run))

@@ -13,7 +13,9 @@ import trio
 from dst import trace
 from dst.durable import faults
 from dst.durable.behaviour import phase, visible
+from dst.durable.contents import SimContents
 from dst.durable.ends import End, check_folds, check_forks, end_of
+from dst.durable.notifications import SimNotifications
 from dst.durable.observed import observed
 from dst.durable.operations import Operations
 from dst.durable.services import Service
@@ -25,11 +27,13 @@ from dst.scenario import Scenario
 from dst.scheduler import NODE
 from dst.simulation import Simulation
 from dst.trace import Record
+from kernel.content import with_content
 from kernel.definitions import Effect, Flow
 from kernel.errors import CorruptLog
 from kernel.events import CANCEL_REQUESTED, KERNEL_TYPES, Envelope
 from kernel.fold import FoldPass
 from kernel.jsonform import Json, encode
+from kernel.live_query import LiveQuery
 from kernel.parts import Parts
 from kernel.ports import Delivery
 from kernel.projections import SURFACES, Projection
@@ -101,6 +105,9 @@ class DurableScenario(Operations, Scenario):
     saga: ClassVar[type[saga]] = saga  # what flows roll back with: a mutant puts another in its place
     projections: ClassVar[Sequence[Projection]] = (SURFACES,)
     snapshot_every: ClassVar[int | None] = None
+    inline_bytes_max: ClassVar[int | None] = (
+        None  # above this, payloads are kept apart from the log; None: all are in it
+    )
     versions: ClassVar[int] = 1  # of the flows; `deployed` is the one that workers have, from 1 on
 
     def flows(self) -> Sequence[Flow]:
@@ -117,6 +124,10 @@ class DurableScenario(Operations, Scenario):
         """Start the worker."""
         self.sim = sim
         self.db = self.store(sim)
+        self.contents = SimContents(self.db)
+        self.stores = self.db.stores
+        if self.inline_bytes_max is not None:
+            self.stores = with_content(self.stores, self.contents, inline_bytes_max=self.inline_bytes_max)
         self.services: list[Service] = []
         self._visible: dict[str, tuple[tuple[int, int, int], str]] = {}
         self._effects = self.world(sim)
@@ -139,7 +150,7 @@ class DurableScenario(Operations, Scenario):
             self._maybe_deploy()
         assert incarnation.nursery is not None
         runtime = self.runtime(
-            stores=self.db.stores,
+            stores=self.stores,
             flows=self.flows(),
             workers=incarnation.nursery,
             effects=self._effects,
@@ -176,6 +187,15 @@ class DurableScenario(Operations, Scenario):
         """Have the worker take up what it stopped driving, if there was reason to stop."""
         if self.db.troubles:
             sim.spawn(self.recover, "heal")
+
+    def live_query(self) -> LiveQuery:
+        """Return the read side of this world, for subscribers outside of the worker.
+
+        Made when a world is; its wake-ups are as unkind as the scenario's faults.
+        """
+        notifications = SimNotifications(self.sim)
+        self.db.on_change = notifications.changed
+        return LiveQuery(self.stores, notifications)
 
     def service(self, name: str) -> Service:
         """Return a new service of this world."""

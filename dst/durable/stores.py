@@ -39,10 +39,10 @@ from kernel.jsonform import Json
 from kernel.ports import CatalogueEntry, Delivery, Status, StoredSnapshot, Stores
 from kernel.state import FlowState
 
-_POINT: Options = (("crash-before", CRASH_BEFORE), ("crash-after", CRASH_AFTER), ("hold", HOLDING))
-_WRITE: Options = (*_POINT, ("refused", STORE_REFUSED))
-_APPEND: Options = (*_POINT, ("answer-lost", APPEND_ANSWER_LOST), ("refused", APPEND_REFUSED))
-_SAVE: Options = (*_POINT, ("refused", SNAPSHOT_REFUSED))
+POINT: Options = (("crash-before", CRASH_BEFORE), ("crash-after", CRASH_AFTER), ("hold", HOLDING))
+_WRITE: Options = (*POINT, ("refused", STORE_REFUSED))
+_APPEND: Options = (*POINT, ("answer-lost", APPEND_ANSWER_LOST), ("refused", APPEND_REFUSED))
+_SAVE: Options = (*POINT, ("refused", SNAPSHOT_REFUSED))
 _READ: Options = (
     ("hide-1", STALE_READ),
     ("hide-2", STALE_READ),
@@ -119,6 +119,7 @@ class SimStore:
         self._folds: dict[str, FoldPass] = {}
         self.troubles = 0  # what has fired that can leave an execution idle, or a client with an error
         self.on_trouble: Callable[[], None] | None = None
+        self.on_change: Callable[[str], None] | None = None  # told of each execution whose log has changed
         self._older: dict[str, _Row | None] = {}  # the catalogue before the newest append to each execution
         self._newest = ""  # to which execution the newest append was
         self._superseded: dict[str, StoredSnapshot | None] = {}  # the snapshot before the newest one
@@ -188,6 +189,8 @@ class SimStore:
             flow_id, status, batch[-1].sequence, due_ms, max(fence, self._fence(execution_id))
         )
         sim.happened(point)
+        if self.on_change is not None:
+            self.on_change(execution_id)
         if act == "crash-after":
             await sim.crash(point)
         elif act == "answer-lost":
@@ -280,7 +283,7 @@ class SimStore:
 
     async def truncate_prefix(self, execution_id: str, through: int) -> None:
         """Drop a prefix, at a point `truncate:<execution>`."""
-        point, act = await self._come_to(f"truncate:{execution_id}")
+        point, act = await self.come_to(f"truncate:{execution_id}")
         cut = self.cuts.get(execution_id, 0)
         if through >= cut:
             log = self.logs[execution_id]
@@ -289,18 +292,20 @@ class SimStore:
         held = self._position(execution_id)
         lost = "" if through <= held else f"events up to {through} are dropped, the snapshot holds those up to {held}"
         self.sim.note("truncated", execution_id, through, lost)
-        await self._leave(point, act)
+        if self.on_change is not None:
+            self.on_change(execution_id)
+        await self.leave(point, act)
 
     async def claim(self, execution_id: str, owner: str) -> int:
         """Claim, at a point `claim:<execution>`."""
-        point, act = await self._come_to(f"claim:{execution_id}")
+        point, act = await self.come_to(f"claim:{execution_id}")
         row = self.rows.get(execution_id)
         if row is None:
             raise UnknownExecution(f"no execution {execution_id!r} in this store")
         fence = row.fence + 1
         self.rows[execution_id] = row._replace(fence=fence)
         self.sim.note("claimed", execution_id, owner, fence)
-        await self._leave(point, act)
+        await self.leave(point, act)
         return fence
 
     async def entry(self, execution_id: str) -> CatalogueEntry | None:
@@ -332,14 +337,14 @@ class SimStore:
 
     async def save(self, execution_id: str, snapshot: StoredSnapshot) -> None:
         """Save, at a point `snapshot:<execution>`."""
-        point, act = await self._come_to(f"snapshot:{execution_id}", self._save_menu)
+        point, act = await self.come_to(f"snapshot:{execution_id}", self._save_menu)
         before = self._position(execution_id)
         self.keep(execution_id, snapshot)
         self.saved.append((execution_id, snapshot))
         after = self._position(execution_id)
         lower = "" if after >= before else f"the stored snapshot was at {before}, and is at {after} now"
         self.sim.note("snapshot", execution_id, snapshot.sequence, lower)
-        await self._leave(point, act)
+        await self.leave(point, act)
 
     def keep(self, execution_id: str, snapshot: StoredSnapshot) -> None:
         """Put a snapshot in the place of an older one."""
@@ -378,13 +383,13 @@ class SimStore:
 
     async def put(self, execution_id: str, delivery: Delivery) -> bool:
         """Accept, at a point `put:<execution>:<delivery>`."""
-        point, act = await self._come_to(f"put:{execution_id}:{delivery.delivery_id}")
+        point, act = await self.come_to(f"put:{execution_id}:{delivery.delivery_id}")
         box = self.mail.setdefault(execution_id, {})
         fresh = delivery.delivery_id not in box
         if fresh:
             box[delivery.delivery_id] = delivery
         self.sim.note("accepted", execution_id, delivery.delivery_id, delivery.on, delivery.correlation_key, fresh)
-        await self._leave(point, act)
+        await self.leave(point, act)
         return fresh
 
     def accept(self, execution_id: str, delivery: Delivery) -> None:
@@ -400,11 +405,11 @@ class SimStore:
 
     async def remove(self, execution_id: str, delivery_ids: Sequence[str]) -> None:
         """Forget, at a point `remove:<execution>:<delivery>`."""
-        point, act = await self._come_to(f"remove:{execution_id}:{delivery_ids[0] if delivery_ids else ''}")
+        point, act = await self.come_to(f"remove:{execution_id}:{delivery_ids[0] if delivery_ids else ''}")
         box = self.mail.get(execution_id, {})
         for delivery_id in delivery_ids:
             box.pop(delivery_id, None)
-        await self._leave(point, act)
+        await self.leave(point, act)
 
     async def executions(self) -> Sequence[str]:
         """Return who has something pending."""
@@ -412,7 +417,8 @@ class SimStore:
 
     # ---- points ------------------------------------------------------------------------------------------------------
 
-    async def _come_to(self, site: str, choices: Menu | None = None) -> tuple[str, str]:
+    async def come_to(self, site: str, choices: Menu | None = None) -> tuple[str, str]:
+        """Come to the point of a write: return its label and what is left to be done there, with `leave`."""
         point, act = self.sim.enter(site, choices or self._write_menu)
         if act or self.sim.crowded():
             await self.sim.approach(point, act)
@@ -427,7 +433,8 @@ class SimStore:
         self.trouble()
         raise StoreUnavailable(f"{point}: refused, nothing was written")
 
-    async def _leave(self, point: str, act: str) -> None:
+    async def leave(self, point: str, act: str) -> None:
+        """The write is done."""
         self.sim.happened(point)
         if act == "crash-after":
             await self.sim.crash(point)
