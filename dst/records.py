@@ -112,6 +112,8 @@ class ScenarioRecord:
     judged: dict[str, int]
     marks: dict[str, int]
     says: dict[str, str]  # its invariants in words
+    sampled: dict[str, int] = attrs.field(factory=dict)  # faults whose run was made once more without them, by kind
+    unchanged: dict[str, int] = attrs.field(factory=dict)  # of these, those without which the trace is the same
 
 
 @attrs.frozen(kw_only=True)

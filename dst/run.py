@@ -44,6 +44,7 @@ class RunResult:
     ending: Ending
     judgement: Judgement
     deviations: tuple[Deviation, ...]
+    kinds: tuple[str, ...]  # for each deviation, the fault it is
     environment: dict[str, tuple[tuple[str, ...], ...]]  # see `Simulation.environmental_acts`
     fired: dict[str, int]
     marks: dict[str, int]
@@ -122,6 +123,7 @@ class Host:
             ending=ending,
             judgement=judge.judge(records if judged else ()),
             deviations=tuple(sim.deviations),
+            kinds=tuple(sim.kinds),
             environment=sim.environmental_acts(),
             fired=sim.fired,
             marks=sim.marks,

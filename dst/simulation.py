@@ -59,6 +59,7 @@ class Simulation:
         self.faults = tuple(faults)
         self.records: list[Record] = []
         self.deviations: list[Deviation] = []
+        self.kinds: list[str] = []  # for each deviation, the fault it is
         self.environment: list[tuple[str, int, tuple[str, ...]]] = []  # of them, what a calm world may do too
         self.fired: dict[str, int] = {}
         self.marks: dict[str, int] = {}
@@ -111,6 +112,7 @@ class Simulation:
         self._menus.pop(point, None)  # no calm way on from here: nothing to watch
         self.count(option.fault.name)
         self.deviations.append(Deviation(at=point, do=option.name))
+        self.kinds.append(option.fault.name)
         if option.fault.environmental:
             self.environment.append((site, count, menu.alike(option)))
         self.records.append(("fault", point, option.name))

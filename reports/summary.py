@@ -10,6 +10,7 @@ import attrs
 from dst.records import CampaignRecord, DivergenceRecord, FailureRecord, ScenarioRecord, StrategyRecord, printable
 
 _WIDTH = 90
+_DOUBTFUL = 5  # a kind of which so many were sampled, and none changed anything, may do nothing at all
 _COLUMNS_MAX = 4  # scenarios side by side; with more there is one column of totals
 
 
@@ -112,6 +113,7 @@ def _coverage(record: CampaignRecord, *, verbose: bool) -> Iterator[Line]:
         yield line(f"{scenario.name:{width}}  {_count(scenario.schedules, 'schedule'):>16}  {rate:>8} a core")
     yield line("")
     yield from _table("fired", record.scenarios, [s.fired for s in record.scenarios])
+    yield from _idle(record.scenarios)
     yield from _table("judged where it could fail", record.scenarios, [s.judged for s in record.scenarios])
     yield from _table("marks reached", record.scenarios, [s.marks for s in record.scenarios])
     if verbose:
@@ -128,6 +130,22 @@ def _coverage(record: CampaignRecord, *, verbose: bool) -> Iterator[Line]:
 
 def _first(share: StrategyRecord) -> str:
     return "" if share.first is None else f" (failed from its run {share.first:,} on, {share.failing:,} of them)"
+
+
+def _idle(scenarios: Sequence[ScenarioRecord]) -> Iterator[Line]:
+    """Yield the kinds of faults of which some that fired have changed nothing: doubtful if that is so of all."""
+    for scenario in scenarios:
+        for kind, unchanged in sorted(scenario.unchanged.items()):
+            sampled = scenario.sampled[kind]
+            fired = f"{kind} of {scenario.name} fired {_times(scenario.fired[kind])}"
+            if unchanged == sampled >= _DOUBTFUL:
+                yield line(f"  {fired}: none of the {sampled} sampled changed anything", Style.DOUBT)
+            else:
+                yield line(f"  {fired}: {sampled} sampled, {unchanged} changed nothing", Style.FAINT)
+
+
+def _times(number: int) -> str:
+    return _count(number, "time")
 
 
 def _table(title: str, scenarios: Sequence[ScenarioRecord], counts: Sequence[dict[str, int]]) -> Iterator[Line]:

@@ -12,6 +12,7 @@ from dst.choices import Written
 from dst.errors import HarnessBroke
 from dst.executors.assignment import Assignment, Chunk
 from dst.findings import describe
+from dst.idle_faults import sample
 from dst.judging import diverged, investigate, run_one, terms_of
 from dst.lookup import find_scenario
 from dst.records import DivergenceRecord, FailureRecord
@@ -41,6 +42,7 @@ class Row:
     marks: tuple[tuple[str, int], ...]
     why: str = ""  # it says nothing
     rechecked: bool = False
+    sampled: tuple[tuple[str, bool], ...] = ()  # kinds of faults that were left out for once, and did that matter?
     divergence: DivergenceRecord | None = None
     signature: str = ""  # of its failure
     failure: FailureRecord | None = None  # None if this signature was seen before
@@ -116,7 +118,8 @@ class ChunkRunner:
             if again.digest != result.digest:
                 return attrs.evolve(row, divergence=self._diverged(cls, made_by, result, again))
         if violation is None:
-            return row
+            sampled = await sample(self._host, cls, result, seed) if twice else ()
+            return attrs.evolve(row, sampled=sampled)
         signature = signature_of(result, self._assignment.mutant, violation)
         if signature.text in known:
             return attrs.evolve(row, signature=signature.text)

@@ -42,6 +42,8 @@ class _Share:
     fired: Counter[str] = attrs.field(factory=Counter)
     judged: Counter[str] = attrs.field(factory=Counter)
     marks: Counter[str] = attrs.field(factory=Counter)
+    sampled: Counter[str] = attrs.field(factory=Counter)
+    unchanged: Counter[str] = attrs.field(factory=Counter)
 
 
 @attrs.define(kw_only=True)
@@ -120,6 +122,8 @@ class Tally:
         self._strategies.setdefault(row.strategy, _Strategy()).add(bool(row.signature))
         if row.kept is not None and self.kept:
             self.kept[row.scenario].append(row.kept)
+        share.sampled.update(kind for kind, _ in row.sampled)
+        share.unchanged.update(kind for kind, changed in row.sampled if not changed)
         self._rechecked += row.rechecked
         name = share.scenario.name
         if row.why:
@@ -205,6 +209,8 @@ class Tally:
             judged=counts(share.judged, list(says)),
             marks=counts(share.marks, list(scenario.marks)),
             says=says,
+            sampled=dict(share.sampled),
+            unchanged=dict(share.unchanged),
         )
 
     def _missing(self) -> list[str]:
