@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from dst.durable.observed import is_served
 from dst.durable.stores import EXECUTING, INHERITED, LEGACY, LIVE, UNSETTLED
 from dst.invariants import AnyInvariant, Broken, Invariant, Key
 from dst.trace import Record
 from kernel import events
 from kernel.events import stamp_of
-from kernel.jsonform import encode
+from kernel.jsonform import Json, encode
 
 _TERMINAL = tuple(sorted(events.TERMINAL_TYPES))
 _ENDS = (*_TERMINAL, events.EXECUTION_CONTINUED)  # of what one beginning of a flow does
@@ -129,9 +130,9 @@ class StepCompletesOnce(Invariant[tuple[int, bool]]):
     """K-FLOW-1, K-SAGA-4."""
 
     name = "step-completes-once"
-    says = "a step completes at most once, and exactly once if a flow was given its output"
-    kinds = (events.STEP_COMPLETED, events.EFFECT_RESOLVED, events.EXECUTION_CONTINUED, "handed")
-    initial = (0, False)  # completions, was its output handed out
+    says = "a step completes or fails as declared at most once, and exactly once if a flow was given the outcome"
+    kinds = (events.STEP_COMPLETED, events.STEP_FAILED, events.EFFECT_RESOLVED, events.EXECUTION_CONTINUED, "handed")
+    initial = (0, False)  # ends that are served, was the outcome handed out
 
     def key(self, record: Record) -> Key:
         """Keyed by execution and step; a new beginning goes to all of an execution."""
@@ -139,12 +140,12 @@ class StepCompletesOnce(Invariant[tuple[int, bool]]):
             return (record[1], (record[1], record[3])) if record[2] == "step" else None
         if record[0] == events.EXECUTION_CONTINUED:
             return record[1], None
-        if record[0] == events.EFFECT_RESOLVED and _payload(record)["resolution"] != "completed":
+        if not is_served(record[0], _payload(record)):
             return None
         return record[1], (record[1], _step(record))
 
     def advance(self, state: tuple[int, bool], record: Record) -> tuple[int, bool]:
-        """Count completions; an operator's word is one."""
+        """Count ends that a re-run is served."""
         count, handed = state
         if record[0] == "handed":
             return count, True
@@ -152,14 +153,14 @@ class StepCompletesOnce(Invariant[tuple[int, bool]]):
             self.at_end(state)
             return self.initial
         if count:
-            raise Broken(f"{record[0]} again, at {record[2].sequence}", "one completion")
+            raise Broken(f"it had ended, and {record[0]} came at {record[2].sequence}", "one end that is served")
         return count + 1, handed
 
     def at_end(self, state: tuple[int, bool]) -> None:
         """An output that was handed out is in the log."""
         count, handed = state
         if handed and not count:
-            raise Broken("its output was handed to the flow, and no STEP_COMPLETED is in the log", "one completion")
+            raise Broken("its output was handed to the flow, and the log has no end of it", "one end")
 
 
 Attempt = tuple[str, int]  # idempotency key and number
@@ -213,17 +214,19 @@ def _compensation(step: str) -> tuple[str, str, int] | None:
     return (compensator, name, int(index)) if mark and index.isdigit() else None
 
 
-class CompensatorOnce(Invariant[tuple[frozenset[str], tuple[tuple[str, int], ...], frozenset[str]]]):
-    """ADR 0041: reverse order, each once.  `owed_by` says which forward step a compensator undoes."""
+Rollback = tuple[frozenset[str], tuple[str, ...], frozenset[str], frozenset[str]]
+
+
+class CompensatorOnce(Invariant[Rollback]):
+    """ADR 0041: reverse order, each once, given what is to be undone.
+
+    `owed_by` says which forward step a compensator undoes, whatever its key: its input is an output of that step.
+    """
 
     name = "compensator-once"
     says = "no compensator completes twice, runs unowed or out of order, or is left open under a terminal state"
     kinds = (events.STEP_STARTED, events.STEP_COMPLETED, events.STEP_FAILED, events.EXECUTION_CONTINUED, *_TERMINAL)
-    initial = (
-        frozenset(),
-        (),
-        frozenset(),
-    )  # forwards done, indices started, open or done: (step, n)
+    initial = (frozenset(), (), frozenset(), frozenset())  # compensators done, begun, ended; outputs that are owed for
 
     def __init__(self, owed_by: dict[str, str] | None = None) -> None:
         self._owed_by = owed_by or {}
@@ -232,53 +235,51 @@ class CompensatorOnce(Invariant[tuple[frozenset[str], tuple[tuple[str, int], ...
         """Keyed by execution."""
         return record[1], (record[1],)
 
-    def advance(
-        self, state: tuple[frozenset[str], tuple[tuple[str, int], ...], frozenset[str]], record: Record
-    ) -> tuple[frozenset[str], tuple[tuple[str, int], ...], frozenset[str]]:
+    def advance(self, state: Rollback, record: Record) -> Rollback:
         """Follow the rollback."""
-        done, begun, ends = state
+        done, begun, ends, outputs = state
         if record[0] in _ENDS:
-            left = [step for step, _ in begun if step not in ends]
+            left = [step for step in begun if step not in ends]
             if left:
                 raise Broken(f"{record[0]} with {', '.join(left)} left open", "every compensator that began has ended")
             return self.initial if record[0] == events.EXECUTION_CONTINUED else state
         step = _step(record)
-        found = _compensation(step)
-        if found is None:
-            return (done | {step}, begun, ends) if record[0] == events.STEP_COMPLETED else state
-        compensator, scope, index = found
+        if _compensation(step) is None:
+            if record[0] != events.STEP_COMPLETED:
+                return state
+            return done, begun, ends, outputs | {_owed(step.partition("[")[0], _payload(record).get("output"))}
         if record[0] == events.STEP_STARTED:
-            return done, self._begin(done, begun, step, compensator, scope, index), ends - {step}
+            return done, self._begin(begun, outputs, step, _payload(record).get("input")), ends - {step}, outputs
         if record[0] == events.STEP_COMPLETED:
             if step in done:
                 raise Broken(f"{step} completed twice", "once")
-            return done | {step}, begun, ends | {step}
-        return done, begun, ends | {step}
+            done |= {step}
+        return done, begun, ends | {step}, outputs
 
-    def _begin(
-        self,
-        done: frozenset[str],
-        begun: tuple[tuple[str, int], ...],
-        step: str,
-        compensator: str,
-        scope: str,
-        index: int,
-    ) -> tuple[tuple[str, int], ...]:
+    def _begin(self, begun: tuple[str, ...], outputs: frozenset[str], step: str, input: Json) -> tuple[str, ...]:
+        compensator, scope, index = _compensation(step) or ("", "", 0)
         owed = self._owed_by.get(compensator)
-        if owed is not None and owed not in done:
-            raise Broken(f"{step} began, and {owed} has not completed", "compensators of completed steps only")
-        if any(earlier == step for earlier, _ in begun):
+        if owed is not None and _owed(owed, input) not in outputs:
+            raise Broken(
+                f"{step} began, and was given {encode(input)}, which is no output of {owed}",
+                "compensators of completed steps only, each given the step's output",
+            )
+        if step in begun:
             return begun
-        same = [i for earlier, i in begun if (_compensation(earlier) or ("", "", 0))[1] == scope]
+        same = [i for _, name, i in map(_compensation, begun) if name == scope]  # type: ignore[misc]  # none is None
         if same and index >= same[-1]:
             raise Broken(
                 f"{step} began after number {same[-1]}", "the reverse of the order in which they were registered"
             )
-        return (*begun, (step, index))
+        return (*begun, step)
 
-    def could_fail(self, state: tuple[frozenset[str], tuple[tuple[str, int], ...], frozenset[str]]) -> bool:
+    def could_fail(self, state: Rollback) -> bool:
         """A rollback has begun."""
         return bool(state[1])
+
+
+def _owed(step: str, output: Json) -> str:
+    return f"{step}: {encode(output)}"
 
 
 class RollbackFinished(Invariant[tuple[frozenset[str], frozenset[tuple[str, int]], frozenset[str]]]):
@@ -503,6 +504,60 @@ class Converges(Invariant[bool]):
         if record[3] == "suspended" and record[5]:
             raise Broken(f"parked on {record[4]}, with {record[5]!r} to resume it", "it goes on")
         return True
+
+
+class ParkedRests(Invariant[bool | None]):
+    """K-FLOW-6, K-FLOW-10: for scenarios with gates."""
+
+    name = "parked-rests"
+    says = "a parked execution does nothing, and comes to no end, until its gate is passed"
+    kinds = (
+        events.EXECUTION_SUSPENDED,
+        events.EXECUTION_RESUMED,
+        events.CANCEL_REQUESTED,
+        events.STEP_STARTED,
+        events.DECISION_RECORDED,
+        *_TERMINAL,
+    )
+    initial = None  # is it parked?  None: it never was
+
+    def key(self, record: Record) -> Key:
+        """Keyed by execution."""
+        return record[1], (record[1],)
+
+    def advance(self, state: bool | None, record: Record) -> bool | None:
+        """Follow gates."""
+        if record[0] in (events.EXECUTION_RESUMED, events.CANCEL_REQUESTED):
+            return False if state else state
+        if state:
+            raise Broken(f"{record[0]} at {record[2].sequence}, while it was parked", "rest, until the gate is passed")
+        return True if record[0] == events.EXECUTION_SUSPENDED else state
+
+    def could_fail(self, state: bool | None) -> bool:
+        """It was parked."""
+        return state is not None
+
+
+class SegmentStable(Invariant[int | None]):
+    """K-FLOW-6: for scenarios with branches, which is where it could be otherwise."""
+
+    name = "segment-stable"
+    says = "what a branch emits lies between the same two gates in every run"
+    kinds = ("emit",)
+    initial = None  # the segment it was called in first
+
+    def key(self, record: Record) -> Key:
+        """Keyed by the place of the call; a branch is in one segment, so that a place is passed in no other."""
+        return (record[1], (record[1], record[3], record[4])) if record[4].startswith("/") else None
+
+    def advance(self, state: int | None, record: Record) -> int:
+        """Compare segments."""
+        segment: int = record[2]
+        if state not in (None, segment):
+            raise Broken(
+                f"it was emitted after gate {state} in one run, after gate {segment} in another", "one of them"
+            )
+        return segment
 
 
 ALL: tuple[AnyInvariant, ...] = (

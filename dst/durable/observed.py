@@ -106,9 +106,13 @@ class Observing(Context):
         await super().commit(type, payload_text, stamp=stamp, provenance=provenance)
 
     async def perform(self, attempt: Attempt, effect_context: EffectCalls, input: Json) -> object:
-        """See when the effect itself has ended."""
+        """See when the effect itself has ended, and whether a re-run would be served that end."""
         try:
             return await super().perform(attempt, effect_context, input)
+        except Exception as error:
+            if attempt.is_last and not isinstance(error, attempt.step.failures):
+                self._unsettled = True  # known from here on, whenever the flow is awake to record it (K-EMIT-5)
+            raise
         finally:
             self._executing -= 1
 
@@ -128,15 +132,16 @@ class Observing(Context):
 
     async def execute_as(self, journal_id: str, step: Step, input: Json = None, *, kind: str = "step") -> Json:
         """Compare what the flow gets with the record."""
+        if not self._end(journal_id):
+            self._live = True  # from the call on: it may wait for its next try before it starts
         try:
             value = await super().execute_as(journal_id, step, input, kind=kind)
         except TypedFailure as failure:
-            recorded = self._payload((STEP_FAILED, EFFECT_RESOLVED), "step", journal_id, "failure").get("failure")
+            recorded = self._end(journal_id).get("failure")
             data = recorded.get("data") if isinstance(recorded, dict) else None
             self._hand("failure", journal_id, failure.data, data)
             raise
-        recorded = self._payload((STEP_COMPLETED, EFFECT_RESOLVED), "step", journal_id, "output")
-        self._hand("step", journal_id, value, recorded.get("output"))
+        self._hand("step", journal_id, value, self._end(journal_id).get("output"))
         return value
 
     async def decide(self, decision_id: str, decider: Callable[[], object | Awaitable[object]]) -> Json:
@@ -193,16 +198,11 @@ class Observing(Context):
         self._live = False
         self._passes.clear()
 
-    def _payload(self, types: Sequence[str], field: str, about: str, holds: str) -> dict[str, Json]:
-        """Return the payload of the newest record of these types about that id that holds a value; empty if none does.
-
-        An operator's word is as good as the end of the step itself.
-        """
-        for envelope in reversed(self._store.history.get(self.execution_id, ())):
+    def _end(self, journal_id: str) -> dict[str, Json]:
+        """Return the payload of the record that ends a step for good in this beginning; empty if there is none."""
+        for envelope in reversed(self._beginning()):
             payload = envelope.payload
-            if envelope.type not in types or not isinstance(payload, dict):
-                continue
-            if payload.get(field) == about and holds in payload:
+            if isinstance(payload, dict) and payload.get("step") == journal_id and is_served(envelope.type, payload):
                 return payload
         return {}
 
@@ -225,6 +225,13 @@ def is_end(payload_text: str) -> bool:
     no end, a typed failure is served."""
     payload = decode(payload_text)
     return isinstance(payload, dict) and payload.get("reason") != "typed" and "retryDue" not in payload
+
+
+def is_served(type: str, payload: dict[str, Json]) -> bool:
+    """Is this record of a step an end that re-runs are served: a completion, a typed failure, or an operator's word?"""
+    if type == EFFECT_RESOLVED:
+        return payload.get("resolution") in ("completed", "failed")
+    return type == STEP_COMPLETED or (type == STEP_FAILED and payload.get("reason") == "typed")
 
 
 _observed: dict[type[Context], type[Context]] = {Context: Observing}

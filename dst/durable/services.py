@@ -51,11 +51,19 @@ class Service:
         self.name = name
         self.done: dict[tuple[str, str], object] = {}
         self._accepted: set[tuple[str, str]] = set()  # done, or on the way to it
+        self._landings: dict[tuple[str, str], trio.Event] = {}  # of the requests that come late
 
     def visible(self) -> list[str]:
         """Return what this service's answers depend on: the keys it has done or taken on.  Not how often: the ledger
         belongs to the invariants."""
         return sorted(f"{operation}:{key}:{(operation, key) in self.done}" for operation, key in self._accepted)
+
+    async def has_done(self, operation: str, idempotency_key: str) -> bool:
+        """Return what the service's own books say, when no request for it is on its way any more."""
+        landing = self._landings.get((operation, idempotency_key))
+        if landing is not None:
+            await landing.wait()
+        return (operation, idempotency_key) in self.done
 
     def effect(self, operation: str, answer: Answer, declines: Mapping[str, Decline] | None = None) -> Effect:
         """Return an effect that asks this service for `operation`.
@@ -131,8 +139,9 @@ class Service:
     ) -> None:
         """Do it after `seconds`: the request is on its way, whatever becomes of the caller, who does not stop waiting
         when it is asked to: a zombie."""
-        landed, caller = trio.Event(), self.sim.current_node()
-        self._accepted.add((operation, context.idempotency_key))
+        key, caller = (operation, context.idempotency_key), self.sim.current_node()
+        landed = self._landings[key] = trio.Event()
+        self._accepted.add(key)
 
         async def land() -> None:
             if not self.sim.is_alive(caller):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from dst.durable.invariants import ALL, CompensatorOnce, RollbackFinished
+from dst.durable.invariants import ALL, CompensatorOnce, ParkedRests, RollbackFinished, SegmentStable
 from dst.invariants import Broken, Invariant, Judge, Judgement
 from dst.trace import Record
 from dst.verdict import Verdict
@@ -120,6 +120,8 @@ TRIPS = {  # invariant: traces of which each breaks it once
         started().emitted("", facts="I").call("a#1").emitted("a#1"),  # a fork is served what it has inherited
     ),
     "step-completes-once": (
+        started().step("FAILED", "a", reason="typed").step("COMPLETED", "a"),
+        started().has("EFFECT_RESOLVED", step="a", resolution="completed").step("COMPLETED", "a"),
         started().step("COMPLETED", "a").step("COMPLETED", "a"),
         started().note("handed", "step", "a", ""),
         started().resolved("a", "completed").step("COMPLETED", "a"),
@@ -169,6 +171,12 @@ TRIPS = {  # invariant: traces of which each breaks it once
         started().final("running", "running"),
         started().final("suspended", "suspended", "message/", "d2"),
     ),
+    "parked-rests": (
+        started().has("EXECUTION_SUSPENDED", on="go").step("STARTED", "a"),
+        started().has("EXECUTION_SUSPENDED", on="go").has("EXECUTION_FAILED"),
+        started().has("EXECUTION_SUSPENDED", on="go").has("EXECUTION_SUSPENDED", on="go"),
+    ),
+    "segment-stable": (started().call("/0.1@f:1#1").call("/0.1@f:1#1", segment=1),),
 }
 PASSES = {  # invariant: near misses
     "no-emit-lost": (
@@ -198,6 +206,9 @@ PASSES = {  # invariant: near misses
         started().emitted("", facts="IU").call("a#1").emitted("a#1"),  # one without a stamp serves nobody
     ),
     "step-completes-once": (
+        started().has("EFFECT_RESOLVED", step="a", resolution="completed").note("handed", "step", "a", ""),
+        started().has("EFFECT_RESOLVED", step="a", resolution="retry").step("COMPLETED", "a"),
+        started().step("FAILED", "a", reason="error").step("FAILED", "a", reason="typed"),
         started().step("COMPLETED", "a").step("COMPLETED", "a[1]").note("handed", "step", "a", ""),
         started().note("handed", "failure", "a", ""),
         started().resolved("a", "completed").note("handed", "step", "a", ""),
@@ -257,8 +268,18 @@ PASSES = {  # invariant: near misses
         started().final("suspended", "suspended", "message/"),
         started().final("blocked", "blocked"),
     ),
+    "parked-rests": (
+        started().has("EXECUTION_SUSPENDED", on="go").has("EXECUTION_RESUMED", on="go").step("STARTED", "a"),
+        started().has("EXECUTION_SUSPENDED", on="go").has("CANCEL_REQUESTED").has("EXECUTION_CANCELLED"),
+        started().has("EXECUTION_SUSPENDED", on="go"),
+    ),
+    "segment-stable": (
+        started().call("/0.1@f:1#1").call("/0.1@f:1#1"),
+        started().call("@f:1#1").call("@f:1#1", segment=1),  # in the flow's own task, a loop around a gate
+    ),
 }
-BY_NAME = {invariant.name: invariant for invariant in ALL}
+EVERY = (*ALL, ParkedRests(), SegmentStable())
+BY_NAME = {invariant.name: invariant for invariant in EVERY}
 
 
 def judge(invariant: Invariant, records: list[Record]) -> Judgement:
@@ -274,7 +295,7 @@ def cases(table: dict[str, tuple[Log, ...]]) -> list:
 
 
 def test_every_invariant_has_a_trace_that_trips_it_and_one_that_does_not():
-    assert {i.name for i in ALL} == set(TRIPS) == set(PASSES)
+    assert {i.name for i in EVERY} == set(TRIPS) == set(PASSES)
 
 
 @pytest.mark.parametrize(("invariant", "records"), cases(TRIPS))
@@ -295,13 +316,13 @@ def test_its_near_miss_is_none(invariant, records):
     assert Verdict.PASS is judgement.verdict
 
 
-@pytest.mark.parametrize("invariant", ALL, ids=lambda invariant: invariant.name)
+@pytest.mark.parametrize("invariant", EVERY, ids=lambda invariant: invariant.name)
 def test_it_is_judged_where_it_can_fail_and_not_on_nothing(invariant):
     assert ((invariant.name, 0),) == judge(invariant, []).judged
     assert max(dict(judge(invariant, log.records).judged)[invariant.name] for log in PASSES[invariant.name]) > 0
 
 
-@pytest.mark.parametrize("invariant", ALL, ids=lambda invariant: invariant.name)
+@pytest.mark.parametrize("invariant", EVERY, ids=lambda invariant: invariant.name)
 def test_states_can_be_put_together_by_an_explorer(invariant):
     for log in (*TRIPS[invariant.name], *PASSES[invariant.name]):
         row = Judge([invariant])
@@ -311,8 +332,8 @@ def test_states_can_be_put_together_by_an_explorer(invariant):
 
 
 def test_names_and_sentences_are_there_and_unique():
-    assert len(ALL) == len({i.name for i in ALL}) == len({i.says for i in ALL})
-    assert all(i.kinds for i in ALL)
+    assert len(EVERY) == len({i.name for i in EVERY}) == len({i.says for i in EVERY})
+    assert all(i.kinds for i in EVERY)
 
 
 # ---- sagas that say more -------------------------------------------------------------------------------------------
@@ -323,6 +344,15 @@ def test_a_compensator_of_what_never_completed_is_unowed():
     began = started().step("STARTED", "charge").step("STARTED", "refund#compensate:0")
     assert ["compensator-once"] == [v.invariant for v in judge(owed, began.records).violations]
     assert () == judge(owed, rolling_back().records).violations
+
+
+def test_a_compensator_is_given_the_output_of_what_it_undoes():
+    owed = CompensatorOnce(owed_by={"release": "hold"})
+    held = started().step("COMPLETED", "hold[main]", output={"hold": 1})
+    assert () == judge(owed, held.step("STARTED", "release#compensate:0", input={"hold": 1}).records).violations
+    other = started().step("COMPLETED", "hold[main]", output={"hold": 1})
+    other.step("STARTED", "release#compensate:0", input={"account": "main"})
+    assert ["compensator-once"] == [v.invariant for v in judge(owed, other.records).violations]
 
 
 def test_steps_outside_the_scope_may_go_on_beside_a_rollback():
@@ -433,7 +463,7 @@ def test_a_checker_that_breaks_on_a_group_still_sees_the_rest_of_the_trace():
     assert 1 == len(judgement.crashed)
 
 
-@pytest.mark.parametrize("invariant", ALL, ids=lambda invariant: invariant.name)
+@pytest.mark.parametrize("invariant", EVERY, ids=lambda invariant: invariant.name)
 def test_a_record_of_another_form_makes_no_pass(invariant):
     """A harness that changes what it notes must change who reads it: unknown, not silence."""
     log = TRIPS[invariant.name][0]
@@ -442,7 +472,7 @@ def test_a_record_of_another_form_makes_no_pass(invariant):
         assert Verdict.PASS is not judge(invariant, records).verdict
 
 
-@pytest.mark.parametrize("invariant", ALL, ids=lambda invariant: invariant.name)
+@pytest.mark.parametrize("invariant", EVERY, ids=lambda invariant: invariant.name)
 def test_a_broken_instance_counts_as_one_on_which_it_could_fail(invariant):
     """Otherwise a campaign tells of an invariant both that it failed and that it was never judged."""
     for log in TRIPS[invariant.name]:

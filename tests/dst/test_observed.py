@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import trio
 
 from dst.choices import Written
 from dst.durable.observed import Observing, describe, observed, same
@@ -11,7 +12,7 @@ from dst.durable.services import Service
 from dst.durable.stores import EXECUTING, LIVE, UNSETTLED
 from dst.run import RunResult, host
 from dst.schedule import Deviation
-from kernel import Context, Flow, Parts, flow, step
+from kernel import Context, Flow, Parts, RetryPolicy, flow, step
 
 ask = step("ask")
 
@@ -154,6 +155,41 @@ def test_an_emit_of_a_decider_is_made_beside_an_effect():
         await ctx.emit("after")
 
     assert [LIVE + EXECUTING, LIVE] == facts(play(decides))
+
+
+def test_a_step_that_waits_for_its_next_try_is_live_before_it_starts():
+    # K-EMIT-5, K-FLOW-11
+    async def fails(effect, input):
+        raise OSError("no")
+
+    async def waits(ctx, input):
+        patient = step("patient", fails, retry=RetryPolicy(attempts=2, backoff_seconds=20))
+        async with ctx.branches() as b:
+            b.start(ctx.run, patient)
+            b.start(ctx.emit, "beside")
+
+    crash = Deviation(at="append:x:STEP_FAILED:patient#1", do="crash-after")
+    assert [LIVE, LIVE] == facts(play(waits, crash))
+
+
+def test_an_outcome_is_unsettled_when_the_effect_has_ended_and_not_when_the_flow_wakes_up():
+    # K-EMIT-5
+    ended = trio.Event()
+
+    async def fails(effect, input):
+        ended.set()
+        raise OSError("no")
+
+    async def emits(ctx):
+        await ended.wait()
+        await ctx.emit("beside")
+
+    async def races(ctx, input):
+        async with ctx.branches() as b:
+            b.start(emits, ctx)
+            b.start(ctx.run, step("hasty", fails, deadline=5))
+
+    assert [LIVE + UNSETTLED] == facts(play(races))
 
 
 def test_branches_are_part_of_the_place():
