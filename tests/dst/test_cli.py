@@ -176,7 +176,10 @@ def test_shrink_refuses_what_does_not_fail(command, tmp_path: Path) -> None:
 
 REFUSALS = [
     (["fuz"], "no command 'fuz': did you mean 'fuzz'?"),
-    (["fuzz", "ordr_saga"], "no scenario 'ordr_saga': did you mean 'order_saga'?\nknown: chat_session, order_saga"),
+    (
+        ["fuzz", "ordr_saga"],
+        "no scenario 'ordr_saga': did you mean 'order_saga'?\nknown: chat_session, order_saga, parallel_quotes, payout",
+    ),
     (["fuzz", "--mutant", "emit-ordnal"], "no mutant 'emit-ordnal': did you mean 'emit-ordinal'?"),
     (["fuzz", "--faults", "crash-aftr"], "no fault 'crash-aftr': did you mean 'crash-after'?"),
     (["fuzz", "--strategy", "randm"], "no strategy 'randm': did you mean 'random'?"),
