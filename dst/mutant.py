@@ -18,7 +18,7 @@ class Mutant:
     scenario: str  # the scenario that shows it
     expected: tuple[str, ...]  # invariants that must catch it: any of them
     apply: Callable[[type[Scenario]], type[Scenario]]
-    equivalent: str = ""  # why nothing can tell it from the true kernel, if nothing can
+    equivalent: str = ""  # why nothing can tell it from the true part, if so: nothing is expected to catch it then
 
 
 def exchange(**attributes: object) -> Callable[[type[Scenario]], type[Scenario]]:

@@ -55,6 +55,7 @@ def _mutant(mutant: Mutant) -> dict[str, object]:
         "breaks": mutant.breaks,
         "scenario": mutant.scenario,
         "expected": list(mutant.expected),
+        "equivalent": mutant.equivalent,
     }
 
 
@@ -76,6 +77,9 @@ def _lines(scenarios: list[type[Scenario]], mutants: list[Mutant]) -> Iterator[L
         width = max(len(mutant.name) for mutant in mutants)
         for mutant in mutants:
             yield line(f"  {mutant.name:{width}}  {mutant.breaks}")
-            yield line(f"  {'':{width}}  on {mutant.scenario}, must break {' or '.join(mutant.expected)}", Style.FAINT)
+            must = f"must break {' or '.join(mutant.expected)}"
+            if mutant.equivalent:
+                must = "equivalent: nothing can tell it from the true kernel"
+            yield line(f"  {'':{width}}  on {mutant.scenario}, {must}", Style.FAINT)
     yield line("")
     yield line("Next:  dst fuzz    dst run order_saga    dst fuzz --mutant NAME", Style.FAINT)

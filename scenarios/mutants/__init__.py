@@ -6,5 +6,6 @@ from dst.mutant import Mutant
 from scenarios.mutants.emit import EMIT
 from scenarios.mutants.runtime import RUNTIME
 from scenarios.mutants.saga import SAGA
+from scenarios.mutants.steps import STEPS
 
-MUTANTS: dict[str, Mutant] = {mutant.name: mutant for mutant in (*EMIT, *SAGA, *RUNTIME)}
+MUTANTS: dict[str, Mutant] = {mutant.name: mutant for mutant in (*EMIT, *SAGA, *STEPS, *RUNTIME)}

@@ -1,4 +1,4 @@
-"""Broken steps, stores and values."""
+"""Broken stores and values."""
 
 from __future__ import annotations
 
