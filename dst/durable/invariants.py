@@ -560,19 +560,23 @@ class SegmentStable(Invariant[int | None]):
         return segment
 
 
-ALL: tuple[AnyInvariant, ...] = (
+DURABLE: tuple[AnyInvariant, ...] = (
     LogSound(),  # first: of what shows at one record, a broken log is the cause
     NoEmitLost(),
     EmitOnce(),
     StepCompletesOnce(),
     EffectAccounted(),
-    CompensatorOnce(),
-    RollbackFinished(),
     TerminalOnce(),
     ValueStable(),
-    DecisionStable(),
     FoldConsistent(),
-    GateOnce(),
     Converges(),
 )
+"""What can fail in any durable scenario whose flows have steps and emits."""
+
+SAGAS: tuple[AnyInvariant, ...] = (CompensatorOnce(), RollbackFinished())
+DECISIONS: tuple[AnyInvariant, ...] = (DecisionStable(),)
+GATES: tuple[AnyInvariant, ...] = (GateOnce(),)
+"""Of flows that roll back, decide, or wait."""
+
+ALL: tuple[AnyInvariant, ...] = (*DURABLE, *SAGAS, *DECISIONS, *GATES)
 """What holds of every durable scenario.  `crash-transparent` compares whole runs: see `dst.transparency`."""
