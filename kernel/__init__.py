@@ -32,6 +32,7 @@ from kernel.gates import Delivered
 from kernel.jsonform import Json
 from kernel.learning import evidence_events, load_evidence, trajectories
 from kernel.live_query import LiveQuery
+from kernel.log_ids import LogIds
 from kernel.orchestration import ChildFailed, await_child, await_children, settle_children
 from kernel.parts import Parts
 from kernel.projections import SURFACES, Projection
@@ -65,6 +66,7 @@ __all__ = [
     "Json",
     "KernelError",
     "LiveQuery",
+    "LogIds",
     "NoJsonForm",
     "NothingToResolve",
     "Parts",
@@ -98,3 +100,5 @@ __all__ = [
 ]
 
 logging.getLogger("kernel").addHandler(logging.NullHandler())  # a library says nothing unless it is asked to
+for _name in ("kernel", "kernel.flow"):
+    logging.getLogger(_name).addFilter(LogIds())

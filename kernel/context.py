@@ -35,6 +35,7 @@ from kernel.errors import (
 from kernel.events import quoted
 from kernel.gates import TIMER, Delivered, Member, Wait, come_to, results, wait_on
 from kernel.jsonform import Json, decode_canonical, fresh
+from kernel.log_ids import FlowLog
 from kernel.retries import next_try
 from kernel.state import StepEntry, count_emits, get_decision
 from kernel.surfaces import Ui
@@ -97,6 +98,17 @@ class Context:
         self._asked: set[str] = set()  # decision ids this run has come to
         self._deciding: dict[str, trio.Event] = {}  # deciders at work, by decision id
         self._draws: dict[str, int] = {}  # now/random/uuid calls so far, by kind and branch
+        self._began_after = journal.state["lastSequence"]  # what this run was given to go on from
+
+    @property
+    def log(self) -> FlowLog:
+        """A log for flows: what was logged before something that the log serves is not logged again (K-USER-4).
+
+        Silent as long as this run has been served all it asked for and there is more; then an earlier run has been
+        here.  From the first syscall that is not served, or the end of the log, each line is logged, perhaps again.  A
+        line is lost only if its run was stopped right before it.
+        """
+        return FlowLog(self.is_repeating)
 
     # ---- steps -------------------------------------------------------------------------------------------------------
 
@@ -310,6 +322,21 @@ class Context:
     def is_replaying(self) -> bool:
         """Does the log hold a gate, a step or a decision that this run has not come to yet?"""
         return next(self._unvisited(), None) is not None
+
+    def is_repeating(self) -> bool:
+        """Has this run been served all it asked for, and does the log hold more than it has come to?  (K-USER-4)
+
+        Then the flow does what an earlier run of it has done, and gone on from.  As long as all is served, whatever
+        the run has come to is in the log: numbers can be compared instead of names, in no time that grows with them.
+        """
+        state = self.journal.state
+        if self.rule.live or self.rule.unsettled or state["lastSequence"] != self._began_after:
+            return False
+        return (
+            self.rule.segment < len(state["resumes"])
+            or len(self._step_settled) < len(state["steps"])
+            or len(self._asked) < len(state["variables"].get("_decisions", ()))
+        )
 
     def unvisited(self) -> list[str]:
         """Return what the log holds that this run has not come to: gates, then steps, then decisions."""

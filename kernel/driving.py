@@ -29,6 +29,7 @@ from kernel.journal import AppendIds, Journal, Observer, next_due
 from kernel.jsonform import decode_canonical
 from kernel.leases import Ownership
 from kernel.lifecycle import Loaded, load
+from kernel.log_ids import PLACE, Place
 from kernel.ports import Clock, Delivery, Stores
 from kernel.projections import Projection
 from kernel.run import Surroundings, run_once
@@ -144,6 +145,9 @@ class Driver:
             payload_bytes_max=self._payload_bytes_max,
         )
 
+    def _place(self, execution_id: str) -> Place:
+        return Place(execution_id, None, self.ownership.owner.incarnation)
+
     # ---- waking ------------------------------------------------------------------------------------------------------
 
     async def wake(self, execution_id: str) -> None:
@@ -170,6 +174,7 @@ class Driver:
             timer.scope.cancel()
 
     async def _fire_when_due(self, execution_id: str, timer: _Timer) -> None:
+        PLACE.set(self._place(execution_id))
         with timer.scope:
             await self._clock.sleep_until(timer.due_ms)
         if self._timers.get(execution_id) is timer:
@@ -194,12 +199,14 @@ class Driver:
 
     async def _drive(self, execution_id: str, live: _Live, journal: Journal | None) -> None:
         """Drive an execution until it is parked with nothing to resume it, or has ended."""
+        PLACE.set(self._place(execution_id))
         try:
             while True:
                 try:
                     if journal is None:
                         journal = await self.open(execution_id)
                     live.journal = journal
+                    PLACE.set(journal.place())
                     if live.has_mail or "deadline" in journal.state:
                         await self._look_for_cancel(live, journal)
                     if await self._advance(live, journal):
@@ -255,6 +262,7 @@ class Driver:
 
         When the lease is lost the flow is not torn away: its next append is refused, before another effect begins.
         """
+        PLACE.set(self._place(execution_id))
         with scope:
             while True:
                 await self._clock.sleep_until(self._clock.now_ms() + self.ownership.renewal_ms)

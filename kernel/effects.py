@@ -13,6 +13,7 @@ from kernel.doubt import append_by_worker, leave_in_doubt
 from kernel.errors import ControlSignal, NoJsonForm, ReservedEventType, StepTimeout, TypedFailure, describe_error
 from kernel.events import quoted
 from kernel.jsonform import Json, decode_canonical, encode
+from kernel.log_ids import PLACE
 from kernel.signals import verdict
 
 if TYPE_CHECKING:
@@ -131,12 +132,21 @@ async def run_attempt(context: Context, attempt: Attempt) -> Json:
     return context.live_value(raw, text)
 
 
+async def _perform(context: Context, attempt: Attempt) -> object:
+    """Call the effect, in whatever task this is."""
+    outside = PLACE.set(context.journal.place(attempt.journal_id, attempt.number))
+    try:
+        with context.acting_as_effect():
+            return await context.perform(attempt, EffectCalls(context, attempt), decode_canonical(attempt.input_text))
+    finally:
+        PLACE.reset(outside)
+
+
 async def _run_inline(context: Context, attempt: Attempt) -> object:
     """Without a deadline nobody goes on before the effect has ended: it needs no task of its own."""
     context.rule.effect_began()
     try:
-        with context.acting_as_effect():
-            return await context.perform(attempt, EffectCalls(context, attempt), decode_canonical(attempt.input_text))
+        return await _perform(context, attempt)
     finally:
         context.rule.effect_settled()
 
@@ -174,10 +184,8 @@ async def _run_with_deadline(context: Context, attempt: Attempt, deadline_second
 
 async def _settle(context: Context, attempt: Attempt, box: _Box) -> None:
     try:
-        with context.acting_as_effect(), box.scope:
-            box.value = await context.perform(
-                attempt, EffectCalls(context, attempt), decode_canonical(attempt.input_text)
-            )
+        with box.scope:
+            box.value = await _perform(context, attempt)
     except BaseException as raised:
         error = verdict(raised)
         if not isinstance(error, Exception | ControlSignal):

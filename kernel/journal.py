@@ -18,6 +18,7 @@ from kernel.events import EXECUTION_SUSPENDED, Envelope, seal
 from kernel.fold import FoldPass
 from kernel.jsonform import Json, encode
 from kernel.lifecycle import Loaded, save_snapshot
+from kernel.log_ids import Place
 from kernel.ports import Clock, Status, Stores
 from kernel.projections import Projection
 from kernel.state import FlowState
@@ -32,6 +33,7 @@ class AppendIds:
     """Append ids of one process: its incarnation and a counter (K-LOG-2)."""
 
     def __init__(self, incarnation: str) -> None:
+        self.incarnation = incarnation
         self._prefix = incarnation + "/"
         self._count = 0
 
@@ -97,6 +99,10 @@ class Journal:
     def state(self) -> FlowState:
         """The state after the last durable event: to be read, not kept."""
         return self.fold.state
+
+    def place(self, step_id: str | None = None, attempt: int | None = None) -> Place:
+        """Return where code is that works on this execution, or inside an effect of it (K-USER-4)."""
+        return Place(self.execution_id, self.fold.state["flowId"], self.append_ids.incarnation, step_id, attempt)
 
     def encode(self, value: object, at: str = "payload") -> str:
         """Return the canonical text of a value that is to be recorded.  Raises `NoJsonForm`, `TooLarge` (K-LOG-6)."""

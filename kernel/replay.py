@@ -105,6 +105,10 @@ class _Rehearsing(Context):
         """End the run: what a decider would say is not for a rehearsal to know."""
         raise self._reach(f"decision {decision_id!r}")
 
+    def is_repeating(self) -> bool:
+        """A rehearsal logs nothing: it is no run."""
+        return True
+
     def _find_effect(self, step: object) -> object:  # type: ignore[override]  # it is never called
         return None
 

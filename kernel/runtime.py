@@ -35,6 +35,7 @@ from kernel.journal import AppendIds, Journal, Observer, check_size, next_due
 from kernel.jsonform import Json, encode, fresh
 from kernel.leases import Owner, Ownership
 from kernel.lifecycle import compact, read_log
+from kernel.log_ids import placed
 from kernel.parts import Parts
 from kernel.ports import CatalogueEntry, Chance, Clock, Delivery, Status, Stores
 from kernel.projections import Projection
@@ -354,7 +355,8 @@ class Runtime:
             try:
                 journal = await self._driver.open(execution_id)
                 if journal.state["status"] == "blocked":
-                    await act(journal)
+                    with placed(journal.place()):
+                        await act(journal)
             except (RunLost, Fenced):
                 self._driver.fences.pop(execution_id, None)  # another operator was faster
                 continue

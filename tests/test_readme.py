@@ -114,6 +114,16 @@ def test_the_flow_shown_charges_again_under_the_same_key_if_it_dies_while_chargi
     assert [(0, CHARGING + "r-1 approved by ada\n")] == order(tmp_path, "approve")
 
 
+def test_the_log_shown_is_what_the_flow_shown_logs(tmp_path: Path) -> None:
+    (tmp_path / "logged.py").write_text(example("logged.py"), encoding="utf-8")
+
+    done = run(tmp_path, "logged.py")
+
+    _, _, shown = README.partition(example("logged.py"))
+    assert shown.split("```")[2].strip() == done.stderr.strip()
+    assert done.returncode == 0
+
+
 # ---- the tables ------------------------------------------------------------------------------------------------------
 
 
