@@ -19,6 +19,7 @@ VIOLATIONS = {
     "kernel-alone": ("kernel/branches.py", "import dst.trace"),
     "kernel-pure-core": ("kernel/fold.py", "import kernel.adapters.memory"),
     "kernel-takes-ports": ("kernel/runtime.py", "from kernel.adapters.sqlite import open_sqlite"),
+    "untraced": ("kernel/journal.py", "from opentelemetry import trace"),
     "kernel-seen-by-durable": ("dst/node.py", "from kernel import Context"),
     "durable-seen-by-scenarios": ("dst/simulation.py", "from dst.durable import faults"),
     "scenarios-by-name": ("dst/lookup.py", "from scenarios.catalogue import SCENARIOS"),

@@ -75,7 +75,7 @@ def test_the_command_is_declared() -> None:
     assert project["scripts"] == {"dst": "dst.cli:main"}
 
 
-OPTIONAL = {"hypothesis", "psycopg", "pytest"}
+OPTIONAL = {"hypothesis", "opentelemetry", "psycopg", "pytest"}
 """What modules import that only those use who have these installed."""
 
 
