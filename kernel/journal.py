@@ -20,7 +20,7 @@ from kernel.jsonform import Json, encode
 from kernel.lifecycle import Loaded, save_snapshot
 from kernel.log_ids import Place
 from kernel.ports import Clock, Status, Stores
-from kernel.projections import Projection
+from kernel.projections import Projection, ProjectionPass
 from kernel.state import FlowState
 
 SETTLE_ATTEMPTS = 16
@@ -52,9 +52,8 @@ class Journal:
     clock: Clock
     append_ids: AppendIds
     fold: FoldPass
-    projected: dict[str, Json]  # value of each projection at `fold.state`
+    projecting: ProjectionPass  # its values are at `fold.state`
     fence: int
-    projections: Sequence[Projection] = ()
     observers: Sequence[Observer] = ()
     snapshot_every: int | None = None
     payload_bytes_max: int | None = None
@@ -85,9 +84,8 @@ class Journal:
             clock=clock,
             append_ids=append_ids,
             fold=loaded.fold,
-            projected=loaded.projected,
+            projecting=ProjectionPass(projections, loaded.projected),
             fence=fence,
-            projections=projections,
             observers=observers,
             snapshot_every=snapshot_every,
             payload_bytes_max=payload_bytes_max,
@@ -234,13 +232,12 @@ class Journal:
     def _absorb(self, envelope: Envelope) -> None:
         self.fold.apply(envelope)
         self._since_snapshot += 1
-        for projection in self.projections:
-            self.projected[projection.name] = projection.apply(self.projected[projection.name], envelope)
+        self.projecting.apply(envelope)
         for observer in self.observers:
             observer(envelope)
 
     async def _snapshot(self) -> None:
-        await save_snapshot(self.stores.snapshots, self.execution_id, self.fold.release(), self.projected)
+        await save_snapshot(self.stores.snapshots, self.execution_id, self.fold.release(), self.projecting.values)
         self._since_snapshot = 0
 
 

@@ -12,7 +12,7 @@ from kernel.events import EVENT_SCHEMA_VERSION, Envelope, parse
 from kernel.fold import FoldPass
 from kernel.jsonform import DEPTH_MAX_STORED, Json, decode, encode
 from kernel.ports import EventStore, SnapshotStore, StoredSnapshot, Stores
-from kernel.projections import Projection
+from kernel.projections import Projection, ProjectionPass
 from kernel.state import EMPTY, FlowState
 
 _RELOADS = 8  # a compaction may cut the log between reading the snapshot and reading the tail; each try moves past one
@@ -78,7 +78,7 @@ def _fold_up(
     projections: Sequence[Projection],
 ) -> Loaded:
     running = fold(EMPTY if snapshot is None else snapshot.state)
-    projected = {p.name: p.initial for p in projections} if snapshot is None else dict(snapshot.projected)
+    projecting = ProjectionPass(projections, None if snapshot is None else snapshot.projected)
     for event in tail:
         if event.previous_hash != running.state["lastHash"]:
             raise CorruptLog(
@@ -86,12 +86,11 @@ def _fold_up(
                 "broken; find the first bad event with `verify`"
             )
         running.apply(event)
-        for projection in projections:
-            projected[projection.name] = projection.apply(projected[projection.name], event)
+        projecting.apply(event)
     return Loaded(
         execution_id=execution_id,
         fold=running,
-        projected=projected,
+        projected=projecting.values,
         snapshot_sequence=-1 if snapshot is None else snapshot.sequence,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 import attrs
@@ -12,15 +12,44 @@ from kernel.events import SURFACE_PATCH, Envelope
 from kernel.jsonform import SAFE_INTEGER_MAX, Json, decode_canonical, encode
 
 Apply = Callable[[Json, Envelope], Json]
+Owned = set[str]
+"""Which containers of a value only the pass that folds it can see, by names that a projection chooses."""
+Update = Callable[[Json, Envelope, Owned], Json]
 
 
 @attrs.frozen(kw_only=True)
 class Projection:
-    """A named pure fold of its own: `apply(value, event)` returns the next value and changes nothing."""
+    """A named pure fold of its own: `apply(value, event)` returns the next value and changes nothing.
+
+    `update(value, event, owned)`, if there is one, comes to the same value, and may change in place what it has put
+    into `owned`: a list that grows by an item is not copied for each (K-FOLD-6).
+    """
 
     name: str
     initial: Json
     apply: Apply
+    update: Update | None = None
+
+
+class ProjectionPass:
+    """Folds events into the values of projections, owning what it has copied, as a `FoldPass` does for the state.
+
+    Mutable: between calls `values` are those after the last event, by name: to be read, not kept.
+    """
+
+    def __init__(self, projections: Sequence[Projection], values: Mapping[str, Json] | None = None) -> None:
+        self._projections = projections
+        self.values = {p.name: p.initial for p in projections} if values is None else dict(values)
+        self._owned: dict[str, Owned] = {p.name: set() for p in projections}
+
+    def apply(self, event: Envelope) -> None:
+        """Fold one event."""
+        for projection in self._projections:
+            value = self.values[projection.name]
+            if projection.update is None:
+                self.values[projection.name] = projection.apply(value, event)
+            else:
+                self.values[projection.name] = projection.update(value, event, self._owned[projection.name])
 
 
 def patch_surface(value: Json, patch: dict[str, Json]) -> Json:
@@ -54,7 +83,7 @@ def _sum(amount: int | float, operand: int | float) -> Json:
     return decode_canonical(encode(total if abs(total) <= SAFE_INTEGER_MAX else float(total)))
 
 
-def _apply_surfaces(value: Json, event: Envelope) -> Json:
+def _update_surfaces(value: Json, event: Envelope, owned: Owned) -> Json:
     """A patch that does not fit changes nothing: it is in the log for ever, and the log must stay readable."""
     if event.type != SURFACE_PATCH:
         return value
@@ -62,11 +91,28 @@ def _apply_surfaces(value: Json, event: Envelope) -> Json:
     name = patch.get("surface") if isinstance(patch, dict) else None
     if not isinstance(patch, dict) or not isinstance(name, str):
         return value
+    held, place, is_append = surfaces.get(name), f"list:{name}", patch.get("op") == "append"
+    if is_append and place in owned:
+        cast("list[Json]", held).append(patch.get("value"))
+        return value
     try:
-        return {**surfaces, name: patch_surface(surfaces.get(name), patch)}
+        patched = patch_surface(held, patch)
     except SurfaceConflict:
         return value
+    if is_append:
+        owned.add(place)  # it was copied just now
+    else:
+        owned.discard(place)  # what was set is the event's own
+    if "map" not in owned:
+        owned.add("map")
+        surfaces = surfaces.copy()
+    surfaces[name] = patched
+    return surfaces
 
 
-SURFACES = Projection(name="surfaces", initial={}, apply=_apply_surfaces)
+def _apply_surfaces(value: Json, event: Envelope) -> Json:
+    return _update_surfaces(value, event, set())
+
+
+SURFACES = Projection(name="surfaces", initial={}, apply=_apply_surfaces, update=_update_surfaces)
 """The surfaces a flow has built with `ctx.ui`."""
