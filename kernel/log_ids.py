@@ -30,7 +30,7 @@ PLACE: contextvars.ContextVar[Place | None] = contextvars.ContextVar("place", de
 """Set outright by tasks that the runtime starts: such a task inherits the place of whoever caused it."""
 
 _FLOWS = logging.getLogger("kernel.flow")
-_NOWHERE = {field.name: None for field in attrs.fields(Place)}
+_IDS = tuple(field.name for field in attrs.fields(Place))
 
 
 @contextlib.contextmanager
@@ -53,9 +53,9 @@ class LogIds(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Add the ids; every record passes."""
-        if "execution_id" not in record.__dict__:
-            place = PLACE.get()
-            record.__dict__.update(_NOWHERE if place is None else {name: getattr(place, name) for name in _NOWHERE})
+        place = PLACE.get()
+        for name in _IDS:
+            record.__dict__.setdefault(name, getattr(place, name, None))
         return True
 
 

@@ -177,7 +177,8 @@ def test_ids_that_a_record_has_are_left_to_it_by_a_filter_in_another_thread():
     record.execution_id = "x"
     handler.addFilter(LogIds())
     handler.handle(record)
-    assert "x" == records.get().execution_id
+    got = records.get()
+    assert ("x", None) == (got.execution_id, got.step_id)
 
 
 def test_ids_can_be_part_of_a_format(bench):
