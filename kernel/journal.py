@@ -13,18 +13,22 @@ from typing import cast
 import attrs
 import trio
 
-from kernel.errors import AppendUnknown, ConcurrencyConflict, LogTruncated, RunLost, StoreUnavailable, TooLarge
+from kernel.errors import AppendUnknown, ConcurrencyConflict, LogTruncated, RunLost, TooLarge
 from kernel.events import EXECUTION_SUSPENDED, Envelope, seal
 from kernel.fold import FoldPass
 from kernel.jsonform import Json, encode
-from kernel.lifecycle import Loaded, save_snapshot
+from kernel.lifecycle import Loaded, decode_snapshot, save_snapshot
 from kernel.log_ids import Place
 from kernel.ports import Clock, Status, Stores
 from kernel.projections import Projection, ProjectionPass
 from kernel.state import FlowState
 
 SETTLE_ATTEMPTS = 16
-"""How often an append whose answer was lost is sent again before the run gives up."""
+"""How often an append whose answer is lost is sent before the run gives up."""
+
+SETTLE_PAUSE_MS = 10
+SETTLE_PAUSE_MS_MAX = 5_000
+"""The wait after the second answer that is lost, doubled after each, and the longest."""
 
 Observer = Callable[[Envelope], None]
 
@@ -181,13 +185,16 @@ class Journal:
         )
 
     async def _land(self, envelope: Envelope) -> None:
-        """Append until the answer is known.
+        """Append until the answer is known.  Raises `AppendUnknown` if it does not come to be.
 
         A lost answer is settled by sending the same append again: if the first had landed, the position is taken, and
-        the append id at it says by whom.
+        the append id at it says by whom.  The first repeat is made at once: what lost one answer mostly gives the next.
         """
         flow_id, status, due_ms = self._summary(envelope)
-        for _ in range(SETTLE_ATTEMPTS):
+        for attempt in range(SETTLE_ATTEMPTS):
+            if attempt > 1:
+                pause_ms = min(SETTLE_PAUSE_MS * 2 ** (attempt - 2), SETTLE_PAUSE_MS_MAX)
+                await self.clock.sleep_until(self.clock.now_ms() + pause_ms)
             try:
                 await self.stores.events.append(
                     self.execution_id,
@@ -205,9 +212,9 @@ class Journal:
                     return
                 raise RunLost(f"{self.execution_id!r}: position {envelope.sequence} went to another") from conflict
             return
-        raise StoreUnavailable(
-            f"{self.execution_id!r}: {SETTLE_ATTEMPTS} appends at position {envelope.sequence} were not answered; "
-            "recover the execution when the store answers again"
+        raise AppendUnknown(
+            f"{self.execution_id!r}: {SETTLE_ATTEMPTS} appends at position {envelope.sequence} were not answered, so "
+            "it may or may not have landed; start or recover the execution when the store answers again"
         )
 
     async def _holds(self, envelope: Envelope) -> bool:
@@ -215,8 +222,20 @@ class Journal:
         try:
             tail = await self.stores.events.read_from(self.execution_id, envelope.sequence)
         except LogTruncated:
-            return False  # whosever it was, it is in a snapshot now: start again from there
+            return await self._is_absorbed(envelope)
         return bool(tail) and tail[0].hash == envelope.hash and tail[0].text == envelope.text
+
+    async def _is_absorbed(self, envelope: Envelope) -> bool:
+        """The log was compacted meanwhile: does its snapshot end with this very append?
+
+        A snapshot of a later position is of a log that somebody has gone on with, under this journal's fence, or the
+        append would have been refused for that.  Whoever did has won the position; starting again from there is right
+        in any case, since what has landed is in the snapshot.
+        """
+        stored = await self.stores.snapshots.load(self.execution_id)
+        if stored is None or stored.sequence != envelope.sequence:
+            return False
+        return decode_snapshot(stored).state["lastHash"] == envelope.hash
 
     def _summary(self, envelope: Envelope) -> tuple[str, Status, int | None]:
         """What the catalogue is to say once the envelope has landed."""

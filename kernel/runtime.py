@@ -15,6 +15,7 @@ from kernel.definitions import Effect, Flow
 from kernel.doubt import UNSAID, Unsaid, in_doubt, resolution_of, resolution_payload
 from kernel.driving import LOSSES_MAX, TIMER_DELIVERY, Driver
 from kernel.errors import (
+    AppendUnknown,
     ConcurrencyConflict,
     ExecutionBlocked,
     ExecutionCancelled,
@@ -110,6 +111,7 @@ class Runtime:
             payload_bytes_max=payload_bytes_max,
         )
         self._starting: dict[str, int] = {}  # first appends under way: no orphans for recovery to adopt
+        self._unanswered: set[str] = set()  # starts of which nobody knows whether they have landed
 
     # ---- starting ----------------------------------------------------------------------------------------------------
 
@@ -119,7 +121,8 @@ class Runtime:
         """Start an execution, once: the same id with the same flow and input again returns a handle to it (K-RUN-1).
 
         When `deadline_seconds` have passed and it has not ended, it is cancelled; one that is blocked, when it goes on.
-        Returns when the start is durable.  Raises `UnknownFlow`, `ExecutionMismatch`, `NoJsonForm`, `StoreUnavailable`.
+        Returns when the start is durable.  Raises `UnknownFlow`, `ExecutionMismatch`, `NoJsonForm`, `StoreUnavailable`,
+        `AppendUnknown`: start it again, what is stored decides.
         """
         definition = self._driver.flow(flow if isinstance(flow, str) else flow.id)
         input_text = self._encode(input, "input")
@@ -139,8 +142,16 @@ class Runtime:
                 self._driver.spawn(execution_id, journal)
             else:
                 self._driver.spawn(execution_id, None)  # which takes the lease; another worker may have been faster
+            self._unanswered.discard(execution_id)
         except (RunLost, Fenced):
             await self._check_same(execution_id, definition.id, input_text)
+            # Otherwise: 1. no answer comes, 2. the caller starts it again, 3. it is there, and nobody drives it.
+            if execution_id in self._unanswered:
+                self._unanswered.remove(execution_id)
+                self._driver.spawn(execution_id, None)
+        except AppendUnknown:
+            self._unanswered.add(execution_id)
+            raise
         finally:
             self._starting[execution_id] -= 1
             if not self._starting[execution_id]:
