@@ -14,13 +14,14 @@ import trio
 
 from kernel import events
 from kernel.errors import CancelRequested
+from kernel.ids import CANCEL_DELIVERY
 from kernel.jsonform import Json, encode
 from kernel.ports import Delivery
 
 if TYPE_CHECKING:
     from kernel.context import Context
 
-DELIVERY_ID = "cancel:"
+DELIVERY_ID = CANCEL_DELIVERY
 """Of the one request an execution can have pending."""
 
 DEADLINE_PASSED = "its deadline has passed"

@@ -23,7 +23,8 @@ import attrs
 import trio
 
 from kernel.errors import ConcurrencyConflict, Fenced, LogTruncated, UnknownExecution
-from kernel.events import GENESIS_HASH, Envelope, StoredEvent, seal
+from kernel.events import GENESIS_HASH, Envelope, StoredEvent, hash_of, seal
+from kernel.ids import ID_BYTES_MAX
 from kernel.jsonform import MalformedJson, decode, encode
 from kernel.ports import CatalogueEntry, Delivery, Notifications, Status, StoredSnapshot, Stores, Wakeups
 
@@ -581,7 +582,7 @@ ODD_IDS = (
     "0",
     "007",
     "; DROP TABLE events; --",
-    "long " * 400,
+    "".join(hash_of(str(i)) for i in range(16))[:ID_BYTES_MAX],  # as long as may be, and no index can compress it
 )
 
 

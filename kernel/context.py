@@ -423,10 +423,14 @@ class Context:
         self.end("it begins anew", signal)
         raise signal
 
+    @property
+    def beginning(self) -> int:
+        """How often the execution has begun anew."""
+        return self.journal.state.get("continued", 0)
+
     def effect_scope(self) -> str:
         """Return what step ids are unique in, for services that deduplicate: the execution, and which beginning."""
-        beginning = self.journal.state.get("continued", 0)
-        return f"{self.execution_id}~{beginning}" if beginning else self.execution_id
+        return f"{self.execution_id}~{self.beginning}" if self.beginning else self.execution_id
 
     # ---- emits -------------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol, overload
 import attrs
 
 from kernel.errors import TypedFailure
+from kernel.ids import check_text
 from kernel.jsonform import Json
 from kernel.retries import RetryPolicy
 
@@ -41,6 +42,10 @@ FlowFunction = Callable[["Context", Json], Awaitable[object]]
 def _step_id(_instance: object, _attribute: object, value: str) -> None:
     if not value or any(c in value for c in "[]#\n"):
         raise ValueError(f"step id {value!r}: wanted a non-empty text without '[', ']', '#' and line breaks")
+
+
+def _flow_id(_instance: object, _attribute: object, value: str) -> None:
+    check_text(value, "flow")  # stores keep it beside the log
 
 
 def _deadline(_instance: object, _attribute: object, value: float | None) -> None:
@@ -110,7 +115,7 @@ def step(
 class Flow:
     """A flow: re-run from the top on resume and recovery, its syscalls served from the fold (K-FLOW)."""
 
-    id: str
+    id: str = attrs.field(validator=_flow_id)
     function: FlowFunction
     version: str | None = None
 

@@ -25,6 +25,7 @@ from kernel.errors import (
     UnknownFlow,
 )
 from kernel.gates import describe_gate, opens, outstanding, payload_of, wait_of
+from kernel.ids import TIMER_DELIVERY
 from kernel.journal import AppendIds, Journal, Observer, next_due
 from kernel.jsonform import decode_canonical
 from kernel.leases import Ownership
@@ -39,9 +40,6 @@ logger = logging.getLogger("kernel")
 
 LOSSES_MAX = 16
 """How often in a row a position may be lost."""
-
-TIMER_DELIVERY = "timer:"
-"""What the delivery ids of timers begin with."""
 
 
 @attrs.define(kw_only=True)

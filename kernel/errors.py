@@ -29,6 +29,7 @@ __all__ = [
     "Fenced",
     "GateInBranch",
     "GateTimeout",
+    "InvalidId",
     "KernelError",
     "LeaseHeld",
     "LogTruncated",
@@ -121,6 +122,10 @@ class StoreVersion(KernelError):
 
 
 # ---- what a caller may get -------------------------------------------------------------------------------------------
+
+
+class InvalidId(KernelError, ValueError):
+    """An id that not every store can keep, or that is the kernel's own; nothing was stored (K-RUN-1)."""
 
 
 class UnknownFlow(KernelError):

@@ -7,12 +7,16 @@ Many children are one gate that waits for all: all are decided on before it, so 
 each end is recorded when it comes, and the parent is run again once.  A gate for each, one after the other, would run
 it from the top for each and put every emit after them in another segment.
 
+A parent that begins anew (K-RUN-7) asks for other children under the same keys: the number of its beginning is in their
+ids from the second on, `<parentId>::<key>~1`, or the end of an earlier child would stand for theirs.
+
 The child's end is the gate's payload: its output as it is, as the record says.  A failure has to be told from every
 possible output, so it is an object with one reserved key, and an output that looks like one is wrapped in another.
 """
 
 from __future__ import annotations
 
+import re
 import weakref
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, cast
@@ -21,6 +25,7 @@ import attrs
 
 from kernel.definitions import Flow
 from kernel.errors import KernelError, TypedFailure
+from kernel.ids import check_id
 from kernel.jsonform import Json
 from kernel.state import FlowState
 
@@ -32,6 +37,7 @@ CHILD_DONE = "CHILD_DONE"
 
 SEPARATOR = "::"
 _DECISION = "child:"
+_LIKE_A_BEGINNING = re.compile(r"~[0-9]+\Z")
 _FAILED = "__loomChildFailed"
 _OUTPUT = "__loomChildOutput"
 
@@ -101,9 +107,12 @@ async def decide_child(ctx: Context, key: str, flow: Flow | str, input: Json = N
     The decision's id is not a function of the execution's: a fork of one that has decided waits for the same child.
     """
     flow_id = flow if isinstance(flow, str) else flow.id
-    spec: Json = {"childId": child_id_of(ctx.execution_id, key), "flowId": flow_id, "input": input}
+
+    def spec() -> Json:
+        return {"childId": child_id_of(ctx.execution_id, key, ctx.beginning), "flowId": flow_id, "input": input}
+
     decision_id = _DECISION + key
-    recorded = read_spec(decision_id, await ctx.decide(decision_id, lambda: spec))
+    recorded = read_spec(decision_id, await ctx.decide(decision_id, spec))
     if recorded is None:
         raise KernelError(f"decision {decision_id!r} of {ctx.execution_id!r} is no child's: ids {_DECISION}… are taken")
     return recorded
@@ -115,7 +124,7 @@ _taken: weakref.WeakKeyDictionary[Context, set[str]] = weakref.WeakKeyDictionary
 def _take_keys(ctx: Context, keys: Iterable[str]) -> None:
     taken = _taken.setdefault(ctx, set())
     for key in keys:
-        child_id_of(ctx.execution_id, key)
+        _check_key(key)
         if key in taken:
             raise DuplicateChild(f"{ctx.execution_id!r} asks for child {key!r} twice: give each child a key of its own")
         taken.add(key)
@@ -124,15 +133,27 @@ def _take_keys(ctx: Context, keys: Iterable[str]) -> None:
 # ---- ids -------------------------------------------------------------------------------------------------------------
 
 
-def child_id_of(parent_id: str, key: str) -> str:
-    """Return `<parentId>::<key>`.  Raises `ValueError` for a key from which the two could not be told again."""
-    if not key or SEPARATOR in key or key.startswith(":"):
-        raise ValueError(f"child key {key!r}: wanted a non-empty text without {SEPARATOR!r} that begins with no ':'")
-    return parent_id + SEPARATOR + key
+def child_id_of(parent_id: str, key: str, beginning: int = 0) -> str:
+    """Return `<parentId>::<key>`, and `~<beginning>` behind it if the parent has begun anew.
+
+    Raises `ValueError` for a key from which the parts could not be told again, and for an id that is too long.
+    """
+    _check_key(key)
+    child_id = f"{parent_id}{SEPARATOR}{key}" + (f"~{beginning}" if beginning else "")
+    check_id(child_id, "child")
+    return child_id
+
+
+def _check_key(key: str) -> None:
+    if not key or SEPARATOR in key or key.startswith(":") or _LIKE_A_BEGINNING.search(key):
+        raise ValueError(
+            f"child key {key!r}: wanted a non-empty text without {SEPARATOR!r} that begins with no ':' and does not "
+            "end like '~1'"
+        )
 
 
 def parent_and_key(child_id: str) -> tuple[str, str] | None:
-    """Return what `child_id_of` was given, or None for an id that is no child's."""
+    """Return the parent's id and the rest of a child's, or None for an id that is no child's."""
     parent_id, separator, key = child_id.rpartition(SEPARATOR)
     return (parent_id, key) if separator and key else None
 

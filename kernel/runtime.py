@@ -13,7 +13,7 @@ from kernel import cancelling, events
 from kernel.adapters.system import SystemChance, SystemClock
 from kernel.definitions import Effect, Flow
 from kernel.doubt import UNSAID, Unsaid, in_doubt, resolution_of, resolution_payload
-from kernel.driving import LOSSES_MAX, TIMER_DELIVERY, Driver
+from kernel.driving import LOSSES_MAX, Driver
 from kernel.errors import (
     AppendUnknown,
     ConcurrencyConflict,
@@ -23,6 +23,7 @@ from kernel.errors import (
     ExecutionInterrupted,
     ExecutionMismatch,
     Fenced,
+    InvalidId,
     NotEnded,
     NothingToResolve,
     RunLost,
@@ -32,6 +33,7 @@ from kernel.errors import (
 from kernel.events import quoted
 from kernel.forks import forked
 from kernel.gates import TIMER
+from kernel.ids import check_id, check_text
 from kernel.journal import AppendIds, Journal, Observer, check_size, next_due
 from kernel.jsonform import Json, encode, fresh
 from kernel.leases import Owner, Ownership
@@ -44,7 +46,6 @@ from kernel.run import Surroundings
 from kernel.state import TERMINAL, FlowState
 
 _RESERVED_ON = frozenset({TIMER, events.TIMER_FIRED, events.CANCEL_REQUESTED})
-_RESERVED_DELIVERIES = (TIMER_DELIVERY, cancelling.DELIVERY_ID)
 
 
 @attrs.frozen(kw_only=True)
@@ -121,9 +122,10 @@ class Runtime:
         """Start an execution, once: the same id with the same flow and input again returns a handle to it (K-RUN-1).
 
         When `deadline_seconds` have passed and it has not ended, it is cancelled; one that is blocked, when it goes on.
-        Returns when the start is durable.  Raises `UnknownFlow`, `ExecutionMismatch`, `NoJsonForm`, `StoreUnavailable`,
-        `AppendUnknown`: start it again, what is stored decides.
+        Returns when the start is durable.  Raises `InvalidId`, `UnknownFlow`, `ExecutionMismatch`, `NoJsonForm`,
+        `StoreUnavailable`; `AppendUnknown`: start it again, what is stored decides.
         """
+        check_id(execution_id, "execution")
         definition = self._driver.flow(flow if isinstance(flow, str) else flow.id)
         input_text = self._encode(input, "input")
         version = "null" if definition.version is None else quoted(definition.version)
@@ -186,13 +188,14 @@ class Runtime:
     ) -> None:
         """Accept a delivery; when this returns it is durable, and it will pass one gate that waits for it (K-RUN-2).
 
-        The same `delivery_id` again changes nothing.  Raises `UnknownExecution`, `NoJsonForm`, `StoreUnavailable`.
+        The same `delivery_id` again changes nothing.  Raises `InvalidId`, `UnknownExecution`, `NoJsonForm`,
+        `StoreUnavailable`.
         """
-        if on in _RESERVED_ON or delivery_id.startswith(_RESERVED_DELIVERIES):
-            raise ValueError(
-                f"delivery {delivery_id!r} on {on!r}: {sorted(_RESERVED_ON)} and ids that begin with "
-                f"{_RESERVED_DELIVERIES} are the kernel's own"
-            )
+        check_id(delivery_id, "delivery")
+        check_text(on, f"what delivery {delivery_id!r} is on,")
+        check_text(correlation_key or "", f"correlation key of delivery {delivery_id!r}")
+        if on in _RESERVED_ON:
+            raise InvalidId(f"delivery {delivery_id!r} on {on!r}: {sorted(_RESERVED_ON)} are the kernel's own")
         payload_text = self._encode(payload, f"payload of delivery {delivery_id!r}")
         if await self._stores.events.entry(execution_id) is None:
             raise UnknownExecution(f"no execution {execution_id!r} to deliver {delivery_id!r} to: start it first")
@@ -253,9 +256,10 @@ class Runtime:
         """Make a new execution of the first events of another, up to and including `upto`, and let it go on (K-RUN-5).
 
         The same fork again returns a handle to it; name `upto` to ask again, since the log may have grown.  Raises
-        `UnknownExecution`, `LogTruncated` if the log's beginning is gone, `ValueError` for a position it has not,
+        `InvalidId`, `UnknownExecution`, `LogTruncated` if the log's beginning is gone, `ValueError` for a position it has not,
         `ExecutionMismatch` if there is another execution of that id, `AppendUnknown`: fork again, then it is known.
         """
+        check_id(new_id, "fork")
         log = await read_log(self._stores.events, execution_id, 0)
         if not log:
             raise UnknownExecution(f"no execution {execution_id!r} in this store")

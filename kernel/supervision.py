@@ -136,6 +136,8 @@ class Supervisor:
             self._learn(event)
         elif event.type == events.EXECUTION_SUSPENDED:
             self._parked(event)
+        elif event.type == events.EXECUTION_CONTINUED:
+            self._specs.pop(event.execution_id, None)  # what it has decided on before is forgotten
         elif event.type == events.EXECUTION_STARTED:
             if event.execution_id in self._born:
                 self._born[event.execution_id] = True
@@ -380,7 +382,8 @@ class Supervision:
 
 def _payload_of_state(spec: ChildSpec, child: FlowState) -> tuple[Json] | None:
     """Return what the execution under the child's id delivers, or None if that is yet to come."""
-    if child["flowId"] != spec.flow_id or encode(child["input"]) != encode(spec.input):
+    started_with = child.get("firstInput", child["input"])  # one that has begun anew has another input since
+    if child["flowId"] != spec.flow_id or encode(started_with) != encode(spec.input):
         other = ExecutionMismatch(f"{spec.child_id!r} is an execution of flow {child['flowId']!r} with another input")
         return (_refusal(spec.child_id, other),)
     if child["status"] not in TERMINAL:

@@ -40,6 +40,7 @@ _NOT_SO = (
 _WRONG_USAGE = (
     WrongUsage,
     errors.ExecutionMismatch,
+    errors.InvalidId,
     errors.MalformedJson,
     errors.NoJsonForm,
     errors.NotAStore,
