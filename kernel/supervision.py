@@ -280,14 +280,23 @@ class Supervision:
 
     supervisor: Supervisor
     runtime: Executions
+    _childless: dict[str, int] = attrs.field(factory=dict, init=False)
+    """Suspended executions that wait for no child, by the last event they were seen with: the newest sweep's only."""
 
     async def sweep(self) -> None:
         """Repair every suspended execution: no parent stays parked whose child has ended (K-CHILD-2).
 
-        One that cannot be read is passed over, and said in the log.  Raises `StoreUnavailable`.
+        One that cannot be read is passed over, and said in the log.  One that waits for something else is not read
+        again until its log has grown.  Raises `StoreUnavailable`.
         """
-        for entry in await self.runtime.executions("suspended"):
-            await self._guarded(Repair(execution_id=entry.execution_id))
+        suspended = await self.runtime.executions("suspended")
+        before = self._childless.copy()
+        self._childless.clear()
+        for entry in suspended:
+            if before.get(entry.execution_id) == entry.head:
+                self._childless[entry.execution_id] = entry.head
+            else:
+                await self._guarded(Repair(execution_id=entry.execution_id))
 
     # ---- the tasks ---------------------------------------------------------------------------------------------------
 
@@ -361,9 +370,11 @@ class Supervision:
         if state["status"] != "suspended" or gate is None:
             return
         wanted = awaited_children(cast("dict[str, Json]", gate))
-        if wanted:
-            for spec in outstanding(state):
-                await self._catch_up(spec, execution_id, wanted=spec.child_id in wanted)
+        if not wanted:
+            self._childless[execution_id] = state["lastSequence"]
+            return
+        for spec in outstanding(state):
+            await self._catch_up(spec, execution_id, wanted=spec.child_id in wanted)
 
     async def _catch_up(self, spec: ChildSpec, waiter: str, *, wanted: bool) -> None:
         # Before the look.  Otherwise: 1. look, it runs, 2. it ends, nobody is known to wait, 3. expect its end.

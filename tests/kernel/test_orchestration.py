@@ -1002,30 +1002,10 @@ def test_a_child_that_ends_in_another_process_is_heard_of(bench, finisher):
     assert ([1, "yes"], [("EXECUTION_RESUMED", CHILD_DONE)]) == trio.run(story)
 
 
-async def fork_by_hand(bench, upto, execution_id="fork"):
-    """Copy a prefix of `x` to a log of its own."""
-    copied = []
-    for event in (await bench.envelopes())[: upto + 1]:
-        copied.append(
-            seal(
-                execution_id=execution_id,
-                sequence=event.sequence,
-                type=event.type,
-                payload_text=encode(event.payload),
-                timestamp_ms=1,
-                append_id=f"fork/{event.sequence}",
-                previous_hash=copied[-1].hash if copied else "0" * 64,
-            )
-        )
-    entry = await bench.store.entry("x")
-    status = "suspended" if copied[-1].type == "EXECUTION_SUSPENDED" else "running"
-    await bench.store.append(execution_id, 0, copied, fence=0, flow_id=entry.flow_id, status=status, due_ms=None)
-
-
 @pytest.mark.parametrize("ended", [False, True])
 @pytest.mark.parametrize("upto", [0, 1, 2])
 def test_a_fork_hears_of_the_child_it_has_decided_on(bench, upto, ended):
-    # K-CHILD-2: from the decision on, a fork waits for the same child; one from before has a child of its own
+    # K-CHILD-2, K-RUN-5: from the decision on, it waits for the same child; one from before has a child of its own
     @flow
     async def asks(ctx, _input):
         return await await_child(ctx, "gated", gated, 1)
@@ -1037,8 +1017,7 @@ def test_a_fork_hears_of_the_child_it_has_decided_on(bench, upto, ended):
             if ended:
                 await runtime.deliver("x::gated", "go", "yes", delivery_id="d")
                 await settle()
-            await fork_by_hand(bench, upto)
-            await runtime.recover_all()
+            await runtime.fork("x", upto=upto, new_id="fork")
             await settle()
             await supervision.sweep()
             for child in ("x::gated", "fork::gated"):
@@ -1050,6 +1029,69 @@ def test_a_fork_hears_of_the_child_it_has_decided_on(bench, upto, ended):
 
     own = ["fork::gated"] if upto == 0 else []
     assert ([1, "yes"], [1, "yes"], ["fork", *own, "x", "x::gated"]) == trio.run(story)
+
+
+@pytest.mark.parametrize("arrived", range(4))
+def test_a_fork_of_a_parent_in_the_middle_of_its_fan_out_hears_of_all(bench, arrived):
+    # K-CHILD-2, K-CHILD-3, K-RUN-5: by the sweeps that come by themselves, though nobody was seen to park
+    async def story():
+        async with family(bench, fans_out, gated, sweep_seconds=10) as (runtime, _):
+            await runtime.start(fans_out, ["a", "b", "c"], execution_id="x")
+            await settle()
+            for n, key in enumerate("abc"):
+                if n == arrived:
+                    await runtime.fork("x", new_id="fork")
+                await runtime.deliver(f"x::{key}", "go", key, delivery_id="d")
+                await settle()
+            if arrived == 3:
+                await runtime.fork("x", upto=6, new_id="fork")  # all have ended, two are in the log
+            bench.clock.advance(10)
+            await settle()
+            ids = [entry.execution_id for entry in await bench.store.entries()]
+            return await output(runtime), await output(runtime, "fork"), ids
+
+    of_x, of_fork, ids = trio.run(story)
+    assert {"a": [0, "a"], "b": [1, "b"], "c": [2, "c"]} == of_x == of_fork
+    assert ["fork", "x", "x::a", "x::b", "x::c"] == ids
+
+
+def test_a_sweep_reads_what_waits_for_no_child_once_and_again_when_its_log_has_grown(bench):
+    # K-CHILD-2: ten sessions and a parent
+    @flow
+    async def session(ctx, _input):
+        while await ctx.suspend("go") != "stop":
+            pass
+
+    async def story():
+        async with bench.process(session, parent, double) as runtime:
+            for n in range(10):
+                await runtime.start(session, execution_id=f"s{n}")
+            await runtime.start(parent, execution_id="x")
+            await settle()
+            read = []
+
+            class Counted:
+                def __getattr__(self, name):
+                    return getattr(runtime, name)
+
+                async def state(self, execution_id):
+                    read.append(execution_id)
+                    return await runtime.state(execution_id)
+
+            async with supervised(runtime, Deaf(), bench.clock, host=Counted()) as supervision:
+                await settle()
+                counts = [len(read)]
+                for _ in range(2):
+                    read.clear()
+                    await supervision.sweep()
+                    counts.append(len(read))
+                    await runtime.deliver("s3", "go", delivery_id=f"d{len(counts)}")
+                    await settle()
+                return counts, read, await output(runtime)
+
+    counts, last, result = trio.run(story)
+    assert [14, 2, 1] == counts, "all, the child, and both again when it is started; parent and child; s3"
+    assert (["s3"], {"fromChild": 10}) == (last, result)
 
 
 # ---- new beginnings --------------------------------------------------------------------------------------------------
