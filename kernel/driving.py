@@ -16,6 +16,7 @@ import trio
 from kernel import cancelling, events
 from kernel.definitions import Flow
 from kernel.errors import (
+    AppendUnknown,
     CorruptLog,
     Fenced,
     LeaseHeld,
@@ -155,8 +156,20 @@ class Driver:
             live.poked = True
             return
         entry = await self._stores.events.entry(execution_id)
-        if entry is not None and entry.status == "suspended":
+        if entry is None or entry.status in TERMINAL:
+            await self.drop_mail(execution_id)
+        elif entry.status == "suspended":
             self.spawn(execution_id, None)
+
+    async def drop_mail(self, execution_id: str) -> None:
+        """Forget what has come for an execution, if it has ended or is gone: no gate will ever take it."""
+        left = await self._stores.mailbox.pending(execution_id)
+        if left:
+            # Asked after the look.  Otherwise: 1. it has ended, 2. it is deleted, and its id used again, 3. mail for
+            # the new one comes, 4. is seen, and dropped.
+            entry = await self._stores.events.entry(execution_id)
+            if entry is None or entry.status in TERMINAL:
+                await self._stores.mailbox.remove(execution_id, [delivery.delivery_id for delivery in left])
 
     def watch_timer(self, execution_id: str, due_ms: int) -> None:
         """Wake the execution when its gate's timer, or its deadline, is due."""
@@ -224,9 +237,9 @@ class Driver:
                 if live.poked and journal.state["status"] not in TERMINAL:
                     live.poked = False
                     continue
-                if journal.cancel is not None and journal.state["status"] in TERMINAL:
-                    await self._stores.mailbox.remove(execution_id, [cancelling.DELIVERY_ID])
                 self._finish(execution_id, journal.state)
+                if journal.state["status"] in TERMINAL:
+                    await self._drop_all_mail(execution_id, live)
                 return
         except LeaseHeld:
             logger.info("execution %s: another worker drives it", execution_id)
@@ -243,6 +256,20 @@ class Driver:
                 self.fences.pop(execution_id, None)  # what is parked is nobody's
             if live.deadline is not None:
                 live.deadline.cancel()
+
+    async def _drop_all_mail(self, execution_id: str, live: _Live) -> None:
+        """Drop the mail of an execution that has ended, also what comes while it is dropped.
+
+        A store that fails now leaves it to the next `recover_all`.
+        """
+        live.poked = True
+        while live.poked:
+            live.poked = False
+            try:
+                await self.drop_mail(execution_id)
+            except (StoreUnavailable, AppendUnknown) as error:
+                logger.warning("execution %s has ended, and its mail is still there: %s", execution_id, error)
+                return
 
     def _count_loss(self, live: _Live, journal: Journal | None, loss: RunLost) -> None:
         """Raise if one position is lost again and again: the log says it is taken, and reads do not show by what."""

@@ -24,6 +24,7 @@ from kernel.errors import (
     ExecutionMismatch,
     Fenced,
     InvalidId,
+    LogTruncated,
     NotEnded,
     NothingToResolve,
     RunLost,
@@ -188,8 +189,8 @@ class Runtime:
     ) -> None:
         """Accept a delivery; when this returns it is durable, and it will pass one gate that waits for it (K-RUN-2).
 
-        The same `delivery_id` again changes nothing.  Raises `InvalidId`, `UnknownExecution`, `NoJsonForm`,
-        `StoreUnavailable`.
+        The same `delivery_id` again changes nothing, nor does a delivery to an execution that has ended: it is accepted
+        and not kept.  Raises `InvalidId`, `UnknownExecution`, `NoJsonForm`, `StoreUnavailable`.
         """
         check_id(delivery_id, "delivery")
         check_text(on, f"what delivery {delivery_id!r} is on,")
@@ -197,8 +198,11 @@ class Runtime:
         if on in _RESERVED_ON:
             raise InvalidId(f"delivery {delivery_id!r} on {on!r}: {sorted(_RESERVED_ON)} are the kernel's own")
         payload_text = self._encode(payload, f"payload of delivery {delivery_id!r}")
-        if await self._stores.events.entry(execution_id) is None:
+        entry = await self._stores.events.entry(execution_id)
+        if entry is None:
             raise UnknownExecution(f"no execution {execution_id!r} to deliver {delivery_id!r} to: start it first")
+        if entry.status in TERMINAL:
+            return
         await self._stores.mailbox.put(
             execution_id,
             Delivery(delivery_id=delivery_id, on=on, correlation_key=correlation_key, payload_text=payload_text),
@@ -248,6 +252,8 @@ class Runtime:
                 adopted.append(execution_id)
             elif entry.due_ms is not None:
                 self._driver.watch_timer(execution_id, entry.due_ms)
+        for execution_id in sorted(with_mail - set(self._driver.live)):
+            await self._driver.drop_mail(execution_id)
         return adopted
 
     # ---- forking -----------------------------------------------------------------------------------------------------
@@ -260,7 +266,12 @@ class Runtime:
         `ExecutionMismatch` if there is another execution of that id, `AppendUnknown`: fork again, then it is known.
         """
         check_id(new_id, "fork")
-        log = await read_log(self._stores.events, execution_id, 0)
+        try:
+            log = await read_log(self._stores.events, execution_id, 0)
+        except LogTruncated:
+            if await self._is_fork(new_id, execution_id, upto):
+                return Handle(execution_id=new_id, runtime=self)
+            raise
         if not log:
             raise UnknownExecution(f"no execution {execution_id!r} in this store")
         last = log[-1].sequence if upto is None else upto
@@ -285,6 +296,13 @@ class Runtime:
         if state["status"] in ("running", "suspended"):
             self._driver.spawn(new_id, None)
         return Handle(execution_id=new_id, runtime=self)
+
+    async def _is_fork(self, new_id: str, parent_id: str, upto: int | None) -> bool:
+        """Has this very fork been made already, before the beginning of the parent's log was dropped?"""
+        if await self._stores.events.entry(new_id) is None:
+            return False
+        origin = (await self.state(new_id))["provenance"]
+        return isinstance(origin, dict) and origin["executionId"] == parent_id and upto in (None, origin["sequence"])
 
     # ---- going on after a block --------------------------------------------------------------------------------------
 

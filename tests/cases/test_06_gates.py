@@ -95,9 +95,10 @@ def test_b32_what_an_earlier_gate_waited_for_wakes_nobody_later(bench):
             await runtime.deliver("x", "p2", delivery_id="2")
             await bench.settle()
             assert parked == (len(bodies), await bench.log())
+            pending = await bench.store.pending("x")
             await runtime.deliver("x", "p3", 3, delivery_id="3")
             output = await runtime.wait_result("x")
-            return output, [e for e in await bench.log() if e[0] == "EXECUTION_RESUMED"], await bench.store.pending("x")
+            return output, [e for e in await bench.log() if e[0] == "EXECUTION_RESUMED"], pending
 
     output, resumes, pending = trio.run(story)
     assert (["p1", 3], [("EXECUTION_RESUMED", "p1"), ("EXECUTION_RESUMED", "p3")]) == (output, resumes)
@@ -175,6 +176,7 @@ def test_b37_two_waits_at_once_are_told_apart(bench, order):
         except GateInBranch as error:
             refused.append(error)
         got = await ctx.suspend_all([("approve", "a"), ("approve", "b")])
+        await ctx.suspend("end")
         return [got["approve", "a"], got["approve", "b"]]
 
     async def story():
@@ -185,7 +187,9 @@ def test_b37_two_waits_at_once_are_told_apart(bench, order):
                 value = {"a": 1, "b": 2}.get(key)
                 await runtime.deliver("x", "approve", value, correlation_key=key, delivery_id=f"{key}")
                 await bench.settle()
-            return await runtime.wait_result("x"), [d.delivery_id for d in await bench.store.pending("x")]
+            pending = [d.delivery_id for d in await bench.store.pending("x")]
+            await runtime.deliver("x", "end", delivery_id="end")
+            return await runtime.wait_result("x"), pending
 
     assert ([1, 2], ["nobody's", "None"]) == trio.run(story)
     assert refused

@@ -68,13 +68,18 @@ class CountedChance:
 class Crashing:
     """A store of one process that dies at its nth append: before the append lands, or after it and before its answer.
 
+    `writes` names other methods that count, too.
+
     From then on it never answers: whoever asks waits for ever, as the tasks of a dead process do.
     """
 
-    def __init__(self, store: Any, *, at: int | None = None, landed: bool = False) -> None:
+    def __init__(
+        self, store: Any, *, at: int | None = None, landed: bool = False, writes: Sequence[str] = ("append",)
+    ) -> None:
         self._store = store
         self._at = at
         self._landed = landed
+        self._writes = writes
         self.appends = 0
         self.dead = trio.Event()
 
@@ -84,7 +89,7 @@ class Crashing:
         async def call(*args: Any, **kwargs: Any) -> Any:
             if self.dead.is_set():
                 await trio.sleep_forever()
-            if name != "append":
+            if name not in self._writes:
                 return await method(*args, **kwargs)
             self.appends += 1
             if self.appends - 1 != self._at:
@@ -193,10 +198,17 @@ class Bench:
             await settle()
 
     async def crash(
-        self, drive: Drive, *flows: Flow, at: int, landed: bool = False, wait: Any = settle, **more: Any
+        self,
+        drive: Drive,
+        *flows: Flow,
+        at: int,
+        landed: bool = False,
+        wait: Any = settle,
+        writes: Sequence[str] = ("append",),
+        **more: Any,
     ) -> bool:
         """Run `drive` in a process that dies at append `at`; False if it has not come to that when `wait` returns."""
-        crashing = Crashing(self.store, at=at, landed=landed)
+        crashing = Crashing(self.store, at=at, landed=landed, writes=writes)
         async with self.process(*flows, stores=crashing.stores, **more) as runtime, trio.open_nursery() as nursery:
 
             async def drive_and_stop() -> None:

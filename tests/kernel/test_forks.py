@@ -120,6 +120,9 @@ def test_a_fork_is_made_once_and_says_what_it_cannot_do(bench):
             await runtime.compact("x")
             with pytest.raises(LogTruncated):
                 await runtime.fork("x", upto=1, new_id="z")
+            assert "y" == (await runtime.fork("x", upto=1, new_id="y")).execution_id, "it is there, as asked for"
+            with pytest.raises(LogTruncated):
+                await runtime.fork("x", upto=2, new_id="y")
 
     trio.run(story)
 

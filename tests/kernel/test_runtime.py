@@ -243,7 +243,9 @@ def test_early_deliveries_wait_and_each_goes_to_the_gate_of_its_name_and_key(ben
     # K-RUN-2
     @flow
     async def ordered(ctx, _input):
-        return [await ctx.suspend("a"), await ctx.suspend("b", "k1"), await ctx.suspend("b", "k2")]
+        passed = [await ctx.suspend("a"), await ctx.suspend("b", "k1"), await ctx.suspend("b", "k2")]
+        await ctx.suspend("end")
+        return passed
 
     async def story():
         async with bench.process(ordered) as runtime:
@@ -252,7 +254,10 @@ def test_early_deliveries_wait_and_each_goes_to_the_gate_of_its_name_and_key(ben
             await runtime.deliver("x", "b", 2, correlation_key="k1", delivery_id="d2")
             await runtime.deliver("x", "b", 0, delivery_id="d0")
             await runtime.deliver("x", "a", 1, delivery_id="d1")
-            return await handle.result(), [d.delivery_id for d in await bench.store.pending("x")]
+            await bench.settle()
+            pending = [d.delivery_id for d in await bench.store.pending("x")]
+            await runtime.deliver("x", "end", delivery_id="d4")
+            return await handle.result(), pending
 
     assert ([1, 2, 3], ["d0"]) == trio.run(story)
 
@@ -382,6 +387,81 @@ def test_the_same_on_a_sqlite_file(make_bench, tmp_path):
                 await store.aclose()
 
     trio.run(story)
+
+
+# ---- mail of what has ended ------------------------------------------------------------------------------------------
+
+
+def test_what_no_gate_has_taken_is_dropped_when_the_execution_ends(bench):
+    # K-RUN-2: early ones that nobody asked for, and what comes when it has ended
+    @flow
+    async def one_gate(ctx, _input):
+        return await ctx.suspend("go")
+
+    async def story():
+        async with bench.process(one_gate) as runtime:
+            handle = await runtime.start(one_gate, execution_id="x")
+            for n in range(3):
+                await runtime.deliver("x", "other", n, delivery_id=f"o{n}")
+            await bench.settle()
+            before = len(await bench.store.pending("x"))
+            await runtime.deliver("x", "go", "yes", delivery_id="d")
+            result = await handle.result()
+            await bench.settle()
+            after = await bench.store.executions()
+            await runtime.deliver("x", "go", "late", delivery_id="late")
+            return before, result, after, await bench.store.executions()
+
+    assert (3, "yes", [], []) == trio.run(story)
+
+
+def test_mail_that_overtakes_an_end_is_dropped_whoever_is_faster(bench):
+    # K-RUN-2: accepted while it ran, stored when it had ended
+    class Slow:
+        """A mailbox that keeps a delivery when the execution has ended."""
+
+        def __getattr__(self, name):
+            return getattr(bench.store, name)
+
+        async def put(self, execution_id, delivery):
+            if delivery.on == "late":
+                await bench.settle()
+            return await bench.store.put(execution_id, delivery)
+
+    @flow
+    async def one_gate(ctx, _input):
+        return await ctx.suspend("go")
+
+    async def story():
+        slow = Slow()
+        async with bench.process(one_gate, stores=Stores(events=slow, snapshots=slow, mailbox=slow)) as runtime:
+            await runtime.start(one_gate, execution_id="x")
+            await bench.settle()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(lambda: runtime.deliver("x", "late", delivery_id="l"))
+                await runtime.deliver("x", "go", delivery_id="d")
+            return (await runtime.state("x"))["status"], await bench.store.executions()
+
+    assert ("completed", []) == trio.run(story)
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_recovery_drops_the_mail_that_a_dead_process_left_of_what_has_ended(bench, deleted):
+    # K-RUN-2, K-RUN-3: and leaves that of what goes on
+    async def story():
+        async with bench.process(trip, two_gates) as runtime:
+            await drive_trip(runtime)
+            await runtime.start(two_gates, execution_id="y")
+            await bench.settle()
+            if deleted:
+                await runtime.delete("x")
+        for name in ("x", "y"):
+            letter = Delivery(delivery_id="l", on="never", correlation_key=None, payload_text="1")
+            await bench.store.put(name, letter)
+        await bench.recover(trip, two_gates)
+        return await bench.store.executions()
+
+    assert ["y"] == trio.run(story)
 
 
 # ---- what a store may say --------------------------------------------------------------------------------------------
