@@ -39,6 +39,7 @@ __all__ = [
     "NotAStore",
     "NotEnded",
     "NothingToResolve",
+    "ProjectionFailed",
     "ReservedEventType",
     "RunEnded",
     "RunInterrupted",
@@ -111,6 +112,10 @@ class CorruptLog(KernelError):
 
 class SnapshotUnreadable(KernelError):
     """A snapshot cannot be read and the log below it is gone, so there is no state to go on from (K-RUN-6)."""
+
+
+class ProjectionFailed(KernelError):
+    """A projection raised at an event: its code is at fault, the log is whole.  Mend it, and recover (K-FOLD-6)."""
 
 
 class NotAStore(KernelError):

@@ -6,6 +6,7 @@ of the flow: a resume goes on with the same journal, a lost position with a new 
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import cast
@@ -23,6 +24,8 @@ from kernel.ports import Clock, Status, Stores
 from kernel.projections import Projection, ProjectionPass
 from kernel.state import FlowState
 
+logger = logging.getLogger("kernel")
+
 SETTLE_ATTEMPTS = 16
 """How often an append whose answer is lost is sent before the run gives up."""
 
@@ -31,6 +34,7 @@ SETTLE_PAUSE_MS_MAX = 5_000
 """The wait after the second answer that is lost, doubled after each, and the longest."""
 
 Observer = Callable[[Envelope], None]
+"""Called with each event that is durable, in order; it must not wait.  What it raises is logged, and stops nothing."""
 
 
 class AppendIds:
@@ -253,7 +257,15 @@ class Journal:
         self._since_snapshot += 1
         self.projecting.apply(envelope)
         for observer in self.observers:
-            observer(envelope)
+            try:
+                observer(envelope)
+            except Exception:  # its own affair: the event is durable, and the execution goes on
+                logger.exception(
+                    "execution %s: an observer failed at event %s (%s), and goes without it",
+                    self.execution_id,
+                    envelope.sequence,
+                    envelope.type,
+                )
 
     async def _snapshot(self) -> None:
         await save_snapshot(self.stores.snapshots, self.execution_id, self.fold.release(), self.projecting.values)

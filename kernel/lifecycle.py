@@ -43,7 +43,8 @@ async def load(
     """Return the execution's state: its newest readable snapshot, and the tail folded on it.
 
     A snapshot that cannot be read is passed over and the log is folded from its start.  Raises `SnapshotUnreadable`
-    if that start is gone, `UnknownExecution`, and `CorruptLog` for a broken chain: never an empty state (K-RUN-6).
+    if that start is gone, `UnknownExecution`, `CorruptLog` for a broken chain, `ProjectionFailed`: never an empty state
+    (K-RUN-6).
     """
     for _ in range(_RELOADS):
         snapshot, unreadable = await _read_snapshot(stores.snapshots, execution_id, projections)

@@ -7,7 +7,7 @@ from typing import cast
 
 import attrs
 
-from kernel.errors import SurfaceConflict
+from kernel.errors import ProjectionFailed, SurfaceConflict
 from kernel.events import SURFACE_PATCH, Envelope
 from kernel.jsonform import SAFE_INTEGER_MAX, Json, decode_canonical, encode
 
@@ -23,6 +23,8 @@ class Projection:
 
     `update(value, event, owned)`, if there is one, comes to the same value, and may change in place what it has put
     into `owned`: a list that grows by an item is not copied for each (K-FOLD-6).
+
+    It takes every event of every flow and raises at none, or the execution cannot be read (`ProjectionFailed`).
     """
 
     name: str
@@ -43,13 +45,25 @@ class ProjectionPass:
         self._owned: dict[str, Owned] = {p.name: set() for p in projections}
 
     def apply(self, event: Envelope) -> None:
-        """Fold one event."""
+        """Fold one event.
+
+        Raises `ProjectionFailed`: a value that misses an event is none, and nothing may be read of it or stored with it.
+        """
         for projection in self._projections:
-            value = self.values[projection.name]
-            if projection.update is None:
-                self.values[projection.name] = projection.apply(value, event)
-            else:
-                self.values[projection.name] = projection.update(value, event, self._owned[projection.name])
+            try:
+                self.values[projection.name] = self._next(projection, event)
+            except Exception as error:
+                raise ProjectionFailed(
+                    f"projection {projection.name!r} cannot take event {event.sequence} ({event.type}) of "
+                    f"{event.execution_id!r}: {type(error).__name__}: {error}; the event is in the log, and the log is "
+                    "whole: mend the projection so that it takes any event, then recover"
+                ) from error
+
+    def _next(self, projection: Projection, event: Envelope) -> Json:
+        value = self.values[projection.name]
+        if projection.update is None:
+            return projection.apply(value, event)
+        return projection.update(value, event, self._owned[projection.name])
 
 
 def patch_surface(value: Json, patch: dict[str, Json]) -> Json:

@@ -262,8 +262,8 @@ class Runtime:
         """Make a new execution of the first events of another, up to and including `upto`, and let it go on (K-RUN-5).
 
         The same fork again returns a handle to it; name `upto` to ask again, since the log may have grown.  Raises
-        `InvalidId`, `UnknownExecution`, `LogTruncated` if the log's beginning is gone, `ValueError` for a position it has not,
-        `ExecutionMismatch` if there is another execution of that id, `AppendUnknown`: fork again, then it is known.
+        `InvalidId`, `UnknownExecution`, `LogTruncated` if the log's beginning is gone, `ValueError` for a position it
+        has not, `ExecutionMismatch` if there is another execution of that id, `AppendUnknown`: fork again, then it is known.
         """
         check_id(new_id, "fork")
         try:

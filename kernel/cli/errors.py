@@ -35,6 +35,7 @@ _NOT_SO = (
     errors.LeaseHeld,
     errors.LogTruncated,
     errors.NothingToResolve,
+    errors.ProjectionFailed,
     errors.SnapshotUnreadable,
 )
 _WRONG_USAGE = (
