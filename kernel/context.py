@@ -33,7 +33,7 @@ from kernel.errors import (
     UnknownEffect,
 )
 from kernel.events import quoted
-from kernel.gates import TIMER, Delivered, Member, Wait, come_to, results, wait_on
+from kernel.gates import TIMER, Delivered, Member, Wait, check_member, come_to, results, wait_on
 from kernel.jsonform import Json, decode_canonical, fresh
 from kernel.log_ids import FlowLog
 from kernel.retries import next_try
@@ -88,6 +88,7 @@ class Context:
         self.blocker: BlockingSignal | None = None  # the first one of this run: it makes no syscall after it
         self.doubts: list[str] = []  # the at-most-once steps that this run has found, or left, in doubt
         self.reexecuted: str | None = None  # the first step of this run whose earlier end was not one to be served
+        self._may_part = False  # something that once sent the flow on, and is not served, was done anew in this run
         self._flow_task = trio.lowlevel.current_task()
         self._roles = {self._flow_task: Role.FLOW}
         self._branch_paths = {self._flow_task: ""}
@@ -136,6 +137,8 @@ class Context:
         self.check_live(f"step {journal_id!r}")
         if entry is not None and self.reexecuted is None:
             self.reexecuted = journal_id
+        if entry is not None and entry["outcome"] is not None and "retryDue" not in entry:
+            self._may_part = True
         self.rule.went_live()
         if step.at_most_once and entry is not None and not may_try_again(entry):
             raise await find_in_doubt(self, journal_id, entry)
@@ -274,6 +277,8 @@ class Context:
             done.set()
 
     async def _decide_live(self, decision_id: str, decider: Callable[[], object | Awaitable[object]]) -> Json:
+        if self._leaves_gates():
+            self._may_part = True  # its decider may have thrown before, which no log tells
         self.rule.went_live()
         try:
             self.rule.effect_began()
@@ -365,8 +370,10 @@ class Context:
         """Return the payload delivered to this gate, or park the execution until there is one (K-FLOW-6).
 
         `timeout` is in seconds from when the gate is first reached; when it passes first, `GateTimeout` is raised.
+        Raises `ValueError` for a name that nothing can be delivered on.
         """
         self.check_gate_place(on)
+        check_member((on, correlation_key))
         return fresh((await come_to(self, Wait(((on, correlation_key),)), timeout))["payload"])
 
     async def suspend_any(self, gates: Sequence[str | Member], *, timeout: float | None = None) -> Delivered:
@@ -407,6 +414,22 @@ class Context:
                 "so that which emits lie before the gate is a function of the log"
             )
 
+    def check_gates_passed(self) -> None:
+        """Raise if the flow comes to an end and has left out a gate that its log has passed (K-FLOW-9).
+
+        It may, after an outcome that is not served: a step failed, the flow slept and is to try again, and on the
+        re-run the step succeeds at once.
+        """
+        if self._leaves_gates() and not self._may_part:
+            raise self.diverged(
+                f"{self.execution_id!r} comes to an end and has not asked for gate {self.rule.segment}, which was "
+                f"passed on {self.journal.state['resumes'][self.rule.segment]['on']!r}: a gate was taken out of the "
+                "flow, or look for time, randomness or set order in it"
+            )
+
+    def _leaves_gates(self) -> bool:
+        return self.rule.segment < len(self.journal.state["resumes"])
+
     async def continue_as_new(self, input: Json = None) -> NoReturn:
         """Begin again from the top with another input and nothing else remembered: no steps, decisions, passed gates.
 
@@ -415,6 +438,7 @@ class Context:
         """
         self.check_gate_place("a new beginning")
         text = self.journal.encode(input, "input")
+        self.check_gates_passed()
         if self.journal.cancel is not None:
             await self.cancelling.give_way("a new beginning")
         self.check_live("a new beginning")

@@ -15,6 +15,7 @@ import attrs
 from kernel import events
 from kernel.errors import GateTimeout, Suspended
 from kernel.events import quoted
+from kernel.ids import check_text
 from kernel.jsonform import Json, encode, fresh
 from kernel.state import Gate, GateMode, Resume
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 TIMER = "TIMER"
 """What a sleep waits on: nothing can be delivered to it, only time resumes it."""
+
+KERNEL_GATES = frozenset({TIMER, events.TIMER_FIRED, events.CANCEL_REQUESTED})
+"""What only the kernel waits on and delivers on: nobody could open a flow's gate of such a name."""
 
 Member = tuple[str, str | None]
 """What is delivered on, and the correlation key."""
@@ -50,11 +54,22 @@ class Delivered:
 
 
 def wait_on(gates: Sequence[str | Member], mode: GateMode) -> Wait:
-    """Return a gate of several.  Raises `ValueError` for none at all, and for the same one twice."""
+    """Return a gate of several.  Raises `ValueError` for none at all, one twice, and one of the kernel's own."""
     members = tuple((gate, None) if isinstance(gate, str) else (gate[0], gate[1]) for gate in gates)
     if not members or len(set(members)) != len(members):
         raise ValueError(f"a gate of {list(members)}: wanted one or more, each of them once")
+    for member in members:
+        check_member(member)
     return Wait(members, mode)
+
+
+def check_member(member: Member) -> None:
+    """Raise `ValueError` for what nothing can be delivered to: a gate on it would never open."""
+    on, key = member
+    if on in KERNEL_GATES:
+        raise ValueError(f"a gate on {on!r}: {sorted(KERNEL_GATES)} are the kernel's own; for time, use `sleep`")
+    check_text(on, "what a gate waits on,")
+    check_text(key or "", f"correlation key of a gate on {on!r}")
 
 
 def wait_of(gate: Gate | Resume) -> Wait:

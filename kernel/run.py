@@ -11,6 +11,7 @@ from kernel import events
 from kernel.context import Context
 from kernel.definitions import Effect, Flow
 from kernel.errors import (
+    BlockingSignal,
     ContinuedAsNew,
     ControlSignal,
     NoJsonForm,
@@ -80,6 +81,11 @@ async def run_once(journal: Journal, flow: Flow, surroundings: Surroundings) -> 
     elif context.cancelling.has_begun:
         await _cancel(journal, context, None)
     else:
+        try:
+            context.check_gates_passed()
+        except BlockingSignal:
+            await _block(journal, context)
+            return
         context.end("the flow has returned")
         await _complete(journal, output)
 

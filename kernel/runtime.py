@@ -33,7 +33,7 @@ from kernel.errors import (
 )
 from kernel.events import quoted
 from kernel.forks import forked
-from kernel.gates import TIMER
+from kernel.gates import KERNEL_GATES
 from kernel.ids import check_id, check_text
 from kernel.journal import AppendIds, Journal, Observer, check_size, next_due
 from kernel.jsonform import Json, encode, fresh
@@ -45,8 +45,6 @@ from kernel.ports import CatalogueEntry, Chance, Clock, Delivery, Status, Stores
 from kernel.projections import Projection
 from kernel.run import Surroundings
 from kernel.state import TERMINAL, FlowState
-
-_RESERVED_ON = frozenset({TIMER, events.TIMER_FIRED, events.CANCEL_REQUESTED})
 
 
 @attrs.frozen(kw_only=True)
@@ -195,8 +193,8 @@ class Runtime:
         check_id(delivery_id, "delivery")
         check_text(on, f"what delivery {delivery_id!r} is on,")
         check_text(correlation_key or "", f"correlation key of delivery {delivery_id!r}")
-        if on in _RESERVED_ON:
-            raise InvalidId(f"delivery {delivery_id!r} on {on!r}: {sorted(_RESERVED_ON)} are the kernel's own")
+        if on in KERNEL_GATES:
+            raise InvalidId(f"delivery {delivery_id!r} on {on!r}: {sorted(KERNEL_GATES)} are the kernel's own")
         payload_text = self._encode(payload, f"payload of delivery {delivery_id!r}")
         entry = await self._stores.events.entry(execution_id)
         if entry is None:

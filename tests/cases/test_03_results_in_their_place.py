@@ -12,7 +12,8 @@ from kernel.replay import Outcome, replay
 
 def test_b12_a_step_is_not_served_the_record_of_a_wait_that_was_there(bench, booked):
     """Records are looked up by position alone, so a step takes what a removed wait left."""
-    # K-FLOW-9 decides: identity, not position, says what is served; nothing is, so the step runs.  K-RUN-7 names it.
+    # K-FLOW-9 decides: identity, not position, says what is served; nothing is, so the step runs.  The flow then ends
+    # without the wait that its log has passed: it blocks, until the code is mended.  K-RUN-7 names it before.
     ledger = []
 
     @flow(id="f")
@@ -30,12 +31,17 @@ def test_b12_a_step_is_not_served_the_record_of_a_wait_that_was_there(bench, boo
         await bench.crash(lambda runtime: runtime.recover_all(), before, at=1)  # the timer has fired, no step is begun
         seen = await replay(after, await bench.envelopes())
         await bench.recover(after)
-        return seen, await bench.log(), await bench.state(after)
+        why = (await bench.state(after))["blocked"]
+        log = await bench.log()
+        async with bench.process(before) as runtime:
+            await runtime.resume_blocked("x")
+            return seen, log, why, await runtime.wait_result("x")
 
-    seen, log, state = trio.run(story)
+    seen, log, why, result = trio.run(story)
     assert (Outcome.DIVERGED, "a gate that was passed on 'TIMER_FIRED'") == (seen.outcome, seen.detail[-39:])
-    assert [("STEP_STARTED", "pay"), ("STEP_COMPLETED", "pay"), ("EXECUTION_COMPLETED",)] == log[3:]
-    assert (["pay"], "paid") == (ledger, state["output"]), "never an end without the payment"
+    assert [("STEP_STARTED", "pay"), ("STEP_COMPLETED", "pay"), ("EXECUTION_BLOCKED",)] == log[3:]
+    assert ("nondeterministic", True) == (why["reason"], "gate 0, which was passed on 'TIMER_FIRED'" in why["detail"])
+    assert (["pay"], "paid") == (ledger, result), "never an end without the payment"
 
 
 def test_b13_who_loses_a_race_for_a_record_goes_on_with_the_winners(bench, view):

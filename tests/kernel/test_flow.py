@@ -1149,3 +1149,86 @@ def test_an_error_that_cannot_be_described_fails_the_execution_all_the_same(benc
             return [(await bench.outcome(await runtime.start(f, execution_id=id)))["type"] for id in failures]
 
     assert ["Unspeakable", "Declined"] == trio.run(story)
+
+
+# ---- gates that are left out -----------------------------------------------------------------------------------------
+
+
+def test_a_step_that_failed_and_succeeds_on_the_rerun_may_leave_out_the_sleep_between(bench):
+    # K-FLOW-2, K-FLOW-9: fail, sleep, try again: the first try of the re-run succeeds, and there is no need to sleep
+    async def flaky(ectx, _input):
+        if ectx.attempt == 1:
+            raise OSError("no")
+        return ectx.attempt
+
+    @flow
+    async def patient(ctx, _input):
+        while True:
+            try:
+                return await ctx.run(step("flaky", flaky))
+            except OSError:
+                await ctx.sleep(60)
+
+    async def story():
+        await bench.run(patient)
+        bench.clock.advance(60)
+        await bench.recover(patient)
+        return (await bench.state(patient))["output"]
+
+    assert 2 == trio.run(story)
+
+
+def test_a_decider_that_threw_and_decides_on_the_rerun_may_leave_out_a_gate(bench):
+    # K-FLOW-2, K-FLOW-9
+    asked = []
+
+    def decider():
+        asked.append("asked")
+        if len(asked) == 1:
+            raise OSError("no")
+        return "decided"
+
+    @flow
+    async def unsure(ctx, _input):
+        try:
+            return await ctx.decide("d", decider)
+        except OSError:
+            return await ctx.suspend("help")
+
+    async def story():
+        await bench.run(unsure)
+        await bench.deliver(unsure, on="help", id="h")
+        return (await bench.state(unsure))["output"]
+
+    assert "decided" == trio.run(story)
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_flow_that_ends_or_begins_anew_without_a_gate_it_once_passed_blocks_with_nothing_lost(bench, anew):
+    # K-FLOW-9, K-RUN-7: the payload of the gate would be seen by nobody
+    gates = ["first", "second"]
+
+    @flow
+    async def shrinking(ctx, input):
+        seen = [await ctx.suspend(gate) for gate in gates]
+        if anew and input is None:
+            await ctx.continue_as_new("again")
+        return seen if input is None else "anew"
+
+    async def story():
+        await bench.run(shrinking)
+        await bench.deliver(shrinking, on="first", payload=1, id="d1")
+        gates.remove("second")
+        await bench.deliver(shrinking, on="second", payload=2, id="d2")
+        async with bench.process(shrinking) as runtime:
+            blocked = (await runtime.state("x"))["blocked"]
+            gates.append("second")
+            await runtime.resume_blocked("x")
+            await bench.settle()
+            state = await runtime.state("x")
+            return blocked, state["output"] or state["gate"]["on"]
+
+    blocked, then = trio.run(story)
+    assert "nondeterministic" == blocked["reason"]
+    assert "passed on 'second'" in blocked["detail"]
+    assert then == ("first" if anew else [1, 2])

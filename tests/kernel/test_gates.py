@@ -9,6 +9,7 @@ import trio
 
 from kernel import GateTimeout, flow
 from kernel.errors import GateInBranch
+from kernel.gates import KERNEL_GATES
 
 PAIRS = [("done", "a"), ("done", "b"), ("note", None)]
 
@@ -214,3 +215,20 @@ def test_a_gate_of_several_in_a_branch_or_of_nothing_or_of_the_same_twice_is_ref
 
     assert trio.run(story) is True
     assert [GateInBranch, ValueError, ValueError] == refused
+
+
+@pytest.mark.parametrize("name", [*sorted(KERNEL_GATES), "a\0b", "\ud800"])
+@pytest.mark.parametrize("wait", ["suspend", "suspend_any", "suspend_all"])
+def test_a_gate_on_what_nothing_can_be_delivered_on_is_refused_and_not_parked_at(bench, name, wait):
+    # K-FLOW-6, K-RUN-2: else it waits for ever; a sleep is what waits for time
+    @flow
+    async def hopeful(ctx, _input):
+        with pytest.raises(ValueError, match=r"kernel's own|lone surrogate"):
+            await getattr(ctx, wait)(name if wait == "suspend" else ["other", name])
+        return "refused"
+
+    async def story():
+        await bench.run(hopeful)
+        return (await bench.state(hopeful))["output"], await bench.log()
+
+    assert ("refused", [("EXECUTION_STARTED",), ("EXECUTION_COMPLETED",)]) == trio.run(story)
