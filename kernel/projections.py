@@ -47,7 +47,7 @@ class ProjectionPass:
     def apply(self, event: Envelope) -> None:
         """Fold one event.
 
-        Raises `ProjectionFailed`: a value that misses an event is none, and nothing may be read of it or stored with it.
+        Raises `ProjectionFailed`: a value that misses an event is none, and nothing is read of it or stored with it.
         """
         for projection in self._projections:
             try:

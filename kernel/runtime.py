@@ -261,7 +261,8 @@ class Runtime:
 
         The same fork again returns a handle to it; name `upto` to ask again, since the log may have grown.  Raises
         `InvalidId`, `UnknownExecution`, `LogTruncated` if the log's beginning is gone, `ValueError` for a position it
-        has not, `ExecutionMismatch` if there is another execution of that id, `AppendUnknown`: fork again, then it is known.
+        has not, `ExecutionMismatch` if there is another execution of that id, `AppendUnknown`: fork again, it is known
+        then.
         """
         check_id(new_id, "fork")
         try:
