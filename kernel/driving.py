@@ -100,6 +100,7 @@ class Driver:
         self._timers: dict[str, _Timer] = {}  # one for each parked execution whose gate has a due time
         self.waiting: dict[str, trio.Event] = {}  # set when the execution ends or this process stops driving it
         self.interrupted: dict[str, BaseException] = {}
+        self._idle = trio.lowlevel.ParkingLot()  # who waits until nothing is live
 
     # ---- flows and journals ------------------------------------------------------------------------------------------
 
@@ -208,6 +209,12 @@ class Driver:
             live.renewal = trio.CancelScope()
             self._workers.start_soon(self._keep_lease, execution_id, live, live.renewal, name=f"lease {execution_id}")
 
+    async def wait_idle(self) -> dict[str, BaseException]:
+        """Wait until nothing is live, and return what has been interrupted."""
+        while self.live:
+            await self._idle.park()
+        return dict(self.interrupted)
+
     async def _drive(self, execution_id: str, live: _Live, journal: Journal | None) -> None:
         """Drive an execution until it is parked with nothing to resume it, or has ended."""
         PLACE.set(self._place(execution_id))
@@ -251,6 +258,8 @@ class Driver:
             self.announce(execution_id)
         finally:
             del self.live[execution_id]
+            if not self.live:
+                self._idle.unpark_all()
             if live.renewal is not None:
                 live.renewal.cancel()
                 self.fences.pop(execution_id, None)  # what is parked is nobody's

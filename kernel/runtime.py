@@ -401,6 +401,20 @@ class Runtime:
 
     # ---- driving -----------------------------------------------------------------------------------------------------
 
+    async def wake(self, execution_id: str) -> None:
+        """Have a parked execution see now whether its gate can be passed: by time, or a delivery of another process.
+
+        One that is driven here sees when it parks; any other stays as it is.
+        """
+        await self._driver.wake(execution_id)
+
+    async def wait_idle(self) -> Mapping[str, BaseException]:
+        """Wait until nothing is driven here; return why this process gave up what it could not bring to rest, by id.
+
+        What is parked may go on later: by a timer, a delivery, or because another execution has ended.
+        """
+        return await self._driver.wait_idle()
+
     # ---- ends --------------------------------------------------------------------------------------------------------
 
     async def wait_result(self, execution_id: str) -> Json:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any, TypeVar
 
 import attrs
@@ -20,12 +21,13 @@ import trio
 
 from kernel.adapters.jsonb import from_jsonb, to_jsonb
 from kernel.adapters.memory import admit, truncated
+from kernel.adapters.postgres_leases import acquire, locked, renew
 from kernel.adapters.postgres_pool import Connection, Place, Pool
 from kernel.adapters.postgres_schema import recognise
 from kernel.adapters.postgres_wakeups import Listener, channel_of, payload_of
 from kernel.errors import CorruptLog, StoreUnavailable, UnknownExecution
 from kernel.events import Envelope, StoredEvent
-from kernel.ports import CatalogueEntry, Delivery, Status, StoredSnapshot, Stores, Wakeups
+from kernel.ports import CatalogueEntry, Delivery, Lease, Status, StoredSnapshot, Stores, Wakeups
 
 CONNECTIONS = 4
 """How many calls of one store are at work at once; more wait in order of arrival."""
@@ -35,7 +37,6 @@ TIMEOUT_MS = 5_000
 
 _ROWS_MAX = 1_000  # a statement may have 65535 values
 
-_LOCK = "SELECT head, fence, owner FROM executions WHERE execution_id = %s FOR UPDATE"
 _MAKE = (
     "INSERT INTO executions (execution_id, flow_id, status, head) VALUES (%s, %s, %s, -1) "
     "ON CONFLICT (execution_id) DO NOTHING"
@@ -56,12 +57,15 @@ async def open_postgres(
     connections: int = CONNECTIONS,
     timeout_ms: int = TIMEOUT_MS,
     notify: bool = True,
+    read_only: bool = False,
 ) -> AsyncIterator[PostgresStore]:
     """Open the store in `schema` for the length of the block, making it if there is no such schema or an empty one.
 
     `dsn` is a connection string, for example `postgresql://user@host/database`.  Raises as `PostgresStore.open`.
     """
-    store = await PostgresStore.open(dsn, schema=schema, connections=connections, timeout_ms=timeout_ms, notify=notify)
+    store = await PostgresStore.open(
+        dsn, schema=schema, connections=connections, timeout_ms=timeout_ms, notify=notify, read_only=read_only
+    )
     try:
         yield store
     finally:
@@ -70,7 +74,7 @@ async def open_postgres(
 
 @attrs.define(slots=True, eq=False, kw_only=True)
 class PostgresStore:
-    """Events, snapshots and mailbox in one schema.  Mutable: it can be closed.  Made by `open`."""
+    """Everything a runtime stores, in one schema.  Mutable: it can be closed.  Made by `open`."""
 
     place: Place
     _pool: Pool
@@ -87,15 +91,17 @@ class PostgresStore:
         connections: int = CONNECTIONS,
         timeout_ms: int = TIMEOUT_MS,
         notify: bool = True,
+        read_only: bool = False,
     ) -> PostgresStore:
-        """Return the store in `schema`, making it if there is no such schema or an empty one.
+        """Return the store in `schema`, making it if there is no such schema or an empty one, and upgrading an old one.
 
-        Without `notify` no subscriber hears of this store's appends: for where there is none, because the server lets
-        transactions that notify commit one at a time only.  Raises `NotAStore` for a schema with other things in it,
-        which is left as it was, `StoreVersion` for a store of a newer kernel, `StoreUnavailable` if the database cannot
-        be reached or used.
+        With `read_only` nothing is made, upgraded or written: writes say `StoreUnavailable`, a place without a store
+        `NotAStore`.  Without `notify` no subscriber hears of this store's appends: for where there is none, because the
+        server lets transactions that notify commit one at a time only.  Raises `NotAStore` for a schema with other
+        things in it, which is left as it was, `StoreVersion` for a store of a newer kernel, `StoreUnavailable` if the
+        database cannot be reached or used.
         """
-        place = Place.of(dsn, schema, timeout_ms)
+        place = Place.of(dsn, schema, timeout_ms, read_only=read_only)
         first = await trio.to_thread.run_sync(recognise, place)
         pool = Pool(place=place)
         pool.adopt(first)
@@ -119,7 +125,7 @@ class PostgresStore:
     @property
     def stores(self) -> Stores:
         """This object in each of its roles."""
-        return Stores(events=self, snapshots=self, mailbox=self)
+        return Stores(events=self, snapshots=self, mailbox=self, leases=self, disposal=self)
 
     # ---- events ------------------------------------------------------------------------------------------------------
 
@@ -220,6 +226,51 @@ class PostgresStore:
         rows = await self._read(f"{_CATALOGUE}{where}ORDER BY execution_id", "", values)
         return [_entry(row) for row in rows]
 
+    async def delete(self, execution_id: str) -> None:
+        """Forget all of an execution in one transaction (K-USER-1), the catalogue row first, which appends lock."""
+        _check_texts(execution_id)
+
+        def work(transaction: Connection) -> None:
+            for table in ("executions", "events", "snapshots", "deliveries", "leases"):
+                transaction.execute(f"DELETE FROM {table} WHERE execution_id = %s", (execution_id,))
+
+        await self._write(work)
+
+    # ---- leases ------------------------------------------------------------------------------------------------------
+
+    async def lease(self, execution_id: str) -> Lease | None:
+        """Return the newest lease, or None."""
+        rows = await self._read(
+            "SELECT owner, until_ms, fence FROM leases WHERE execution_id = %s", execution_id, (execution_id,)
+        )
+        return Lease(owner=rows[0][0], until_ms=rows[0][1], fence=rows[0][2]) if rows else None
+
+    async def acquire(self, execution_id: str, owner: str, *, until_ms: int, after: int) -> int:
+        """Claim with a lease if the fence is `after` (K-RUN-3).  Raises `Fenced`, `UnknownExecution`."""
+        _check_texts(execution_id, owner)
+        return await self._write(partial(acquire, execution_id, owner, until_ms, after, self.place))
+
+    async def renew(self, execution_id: str, *, fence: int, until_ms: int) -> None:
+        """Move the end of the lease with this fence.  Raises `Fenced`."""
+        _check_texts(execution_id)
+        await self._write(partial(renew, execution_id, fence, until_ms))
+
+    # ---- content -----------------------------------------------------------------------------------------------------
+
+    async def put_content(self, hash: str, text: str) -> None:
+        """Keep a large payload (K-LOG-6)."""
+        _check_texts(hash)
+        await self._write(
+            lambda transaction: transaction.execute(
+                "INSERT INTO contents VALUES (%s, %s) ON CONFLICT (hash) DO NOTHING", (hash, text)
+            )
+        )
+
+    async def content(self, hash: str) -> str | None:
+        """Return a large payload, or None."""
+        rows = await self._read("SELECT text FROM contents WHERE hash = %s", hash, (hash,))
+        return rows[0][0] if rows else None
+
     # ---- snapshots ---------------------------------------------------------------------------------------------------
 
     async def save(self, execution_id: str, snapshot: StoredSnapshot) -> None:
@@ -292,23 +343,24 @@ class PostgresStore:
 
     # ---- in a thread -------------------------------------------------------------------------------------------------
 
-    async def _read(self, sql: str, execution_id: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
-        """Return all rows of one statement about an execution."""
-        _check_texts(execution_id)
+    async def _read(self, sql: str, key: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+        """Return all rows of one statement, about what `key` names."""
+        _check_texts(key)
         return await trio.to_thread.run_sync(self._pool.read, sql, values, limiter=self._turns)
 
     async def _write(self, work: Callable[[Connection], T], *, conflicts: bool = False) -> T:
         """Do `work` in one durable transaction.  A cancellation comes before it or after it, never in between."""
+        if self.place.read_only:
+            raise StoreUnavailable(f"the store in {self.place} was opened to read only; open it to write")
         return await trio.to_thread.run_sync(lambda: self._pool.write(work, conflicts=conflicts), limiter=self._turns)
 
 
 def _locked(transaction: Connection, execution_id: str, flow_id: str, status: Status) -> tuple[int, int, str | None]:
     """Return head, fence and owner, which nobody else changes until the transaction ends; of a new execution too."""
     while True:
-        rows = transaction.execute(_LOCK, (execution_id,)).fetchall()
-        if rows:
-            head, fence, owner = rows[0]
-            return head, fence, owner
+        position = locked(transaction, execution_id)
+        if position is not None:
+            return position
         # A row to lock.  Whoever starts the same execution at the same time waits here until it is there or not.
         transaction.execute(_MAKE, (execution_id, flow_id, status))
 

@@ -50,6 +50,8 @@ _SESSION = """
         set_config('statement_timeout', %(statement)s, false),
         set_config('idle_in_transaction_session_timeout', %(idle)s, false),
         set_config('default_transaction_isolation', 'read committed', false),
+        set_config('default_transaction_read_only', CASE WHEN %(read_only)s THEN 'on'
+            ELSE current_setting('default_transaction_read_only') END, false),
         set_config('synchronous_commit', CASE current_setting('synchronous_commit')
             WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, false)
 """
@@ -68,9 +70,10 @@ class Place:
     conninfo: str = attrs.field(repr=False)
     schema: str
     timeout_ms: int
+    read_only: bool = False  # the server then refuses whatever writes
 
     @classmethod
-    def of(cls, dsn: str, schema: str, timeout_ms: int) -> Place:
+    def of(cls, dsn: str, schema: str, timeout_ms: int, *, read_only: bool = False) -> Place:
         """Return the place, with the defaults that a store wants.  Raises `StoreUnavailable` if `dsn` is malformed."""
         try:
             given = {name: value for name, value in conninfo_to_dict(dsn).items() if value is not None}
@@ -80,7 +83,7 @@ class Place:
                 "the connection string is malformed (it may hold a password, so it is not shown); wanted is "
                 "`postgresql://user@host/database` or `host=… dbname=…`"
             ) from None
-        return cls(conninfo=conninfo, schema=schema, timeout_ms=timeout_ms)
+        return cls(conninfo=conninfo, schema=schema, timeout_ms=timeout_ms, read_only=read_only)
 
     def __str__(self) -> str:
         known = conninfo_to_dict(self.conninfo)
@@ -95,7 +98,7 @@ def connect(place: Place) -> Connection:
         # A statement may work as long as it may wait: with one limit for both, nobody could tell which it was.
         times = {"timeout": 1, "statement": 2, "idle": _STUCK_AFTER}
         limits = {name: str(count * place.timeout_ms) for name, count in times.items()}
-        connection.execute(_SESSION, {"schema": place.schema, **limits})
+        connection.execute(_SESSION, {"schema": place.schema, "read_only": place.read_only, **limits})
     except BaseException:
         connection.close()
         raise
@@ -250,7 +253,8 @@ _ADVICE = {
     "22003": "nothing was written; this is no JSON that `jsonb` takes",
     "25006": "nothing was written; connect to the primary, not to a standby",
     "3D000": "create the database first",
-    "42501": "grant this role what it lacks: CREATE on the database to make the schema, all on its tables after that",
+    "42501": "grant this role what it lacks: CREATE on the database to make the schema, CREATE on the schema to "
+    "upgrade it, USAGE on it and SELECT, INSERT, UPDATE, DELETE on its tables after that",
     "53100": "nothing was written; make room on the server's disk and try again",
     "53300": "raise the server's max_connections, or open fewer stores and connections",
     "54000": "nothing was written; ids may have about 2600 bytes together, snapshots 256 MB",
@@ -280,6 +284,8 @@ def _refusal(error: psycopg.Error, place: Place, conflicts: bool) -> KernelError
         )
     if code in _CORRUPT:
         return CorruptLog(f"{place} is damaged ({told}); restore it from a backup")
+    if code in _GONE and place.read_only:
+        return StoreUnavailable(f"{place} is of an older version ({told}); open it to write, which upgrades it")
     if code in _GONE:
         return NotAStore(f"{place} is no store any more ({told}); nothing was written, restore it from a backup")
     if code == "55P03":

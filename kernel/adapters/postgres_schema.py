@@ -8,11 +8,19 @@ from kernel.adapters.postgres_pool import SERVER_VERSION_MIN, Connection, Place,
 from kernel.errors import NotAStore, StoreUnavailable, StoreVersion
 
 APPLICATION = "loom"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """What `loom_store` says; a store with a higher version is refused."""
 
 _ADVISORY_LOCK = 0x4C4F4F4D
-"""Held while a store is made, so that two processes may open the same new place at once: "LOOM"."""
+"""Held while a store is made or upgraded, so that two processes may open the same place at once: "LOOM"."""
+
+# Stores of version 1 have all but this.
+_SINCE_2 = (
+    """CREATE TABLE leases (
+        execution_id text COLLATE "C" PRIMARY KEY, owner text NOT NULL, until_ms bigint NOT NULL, fence bigint NOT NULL
+    ) WITH (fillfactor = 70)""",
+    'CREATE TABLE contents (hash text COLLATE "C" PRIMARY KEY, text text NOT NULL)',
+)
 
 # Ids in "C", so that they are equal, ordered and unique by code points, whatever the database's language.
 _TABLES = (
@@ -35,22 +43,27 @@ _TABLES = (
         delivery_id text COLLATE "C" NOT NULL, "on" text NOT NULL, correlation_key text, payload_text text NOT NULL,
         UNIQUE (execution_id, delivery_id)
     )""",
+    *_SINCE_2,
 )
 
 
 def recognise(place: Place) -> Connection:
-    """Return a connection to the store, making it if there is no schema or an empty one.
+    """Return a connection to the store, making it if there is no schema or an empty one, and upgrading an older one.
 
-    Raises `NotAStore` for a schema with other things in it, which is left as it was, `StoreVersion` for a store of a
-    newer kernel, `StoreUnavailable` if the database cannot be used.
+    A place to read only is left as it is.  Raises `NotAStore` for a schema with other things in it, which is left as it
+    was, or without a store to read; `StoreVersion` for a store of a newer kernel, `StoreUnavailable` if the database
+    cannot be used.
     """
     with refusals(place):
         connection = connect(place)
         try:
             _check_server(connection, place)
             if _is_empty(connection, place):
+                if place.read_only:
+                    raise NotAStore(f"there is no store in {place}; open it to write, and it is made")
                 _create(connection, place)
-            _check_version(connection, place)
+            if _version(connection, place) < SCHEMA_VERSION and not place.read_only:
+                _upgrade(connection, place)
         except BaseException:
             connection.close()
             raise
@@ -97,12 +110,24 @@ def _create(connection: Connection, place: Place) -> None:
         connection.execute("INSERT INTO loom_store VALUES (%s, %s)", (APPLICATION, SCHEMA_VERSION))
 
 
-def _check_version(connection: Connection, place: Place) -> None:
+def _version(connection: Connection, place: Place) -> int:
+    """Return the store's schema version.  Raises `NotAStore`, `StoreVersion`."""
     rows = connection.execute("SELECT application, version FROM loom_store").fetchall()
     if len(rows) != 1 or rows[0][0] != APPLICATION:
         raise NotAStore(f"{place} has a table loom_store that says {rows!r:.200}; choose another schema for the store")
-    version = rows[0][1]
+    version: int = rows[0][1]
     if version > SCHEMA_VERSION:
         raise StoreVersion(
             f"{place} has schema version {version}, this kernel reads up to {SCHEMA_VERSION}; upgrade the kernel"
         )
+    return version
+
+
+def _upgrade(connection: Connection, place: Place) -> None:
+    """Bring a store of version 1 up to date in one transaction; another process may be at it too."""
+    with connection.transaction():
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", (_ADVISORY_LOCK,))
+        if _version(connection, place) < SCHEMA_VERSION:
+            for statement in _SINCE_2:
+                connection.execute(statement)
+            connection.execute("UPDATE loom_store SET version = %s", (SCHEMA_VERSION,))

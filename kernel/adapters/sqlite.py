@@ -94,12 +94,13 @@ async def open_sqlite(
     inline: bool = False,
     busy_ms: int = BUSY_MS,
     poll_seconds: float = POLL_SECONDS,
+    read_only: bool = False,
 ) -> AsyncIterator[SqliteStore]:
     """Open the store at `path` for the length of the block, making it if there is no file or an empty one.
 
     Raises as `SqliteStore.open`.
     """
-    store = await SqliteStore.open(path, inline=inline, busy_ms=busy_ms, poll_seconds=poll_seconds)
+    store = await SqliteStore.open(path, inline=inline, busy_ms=busy_ms, poll_seconds=poll_seconds, read_only=read_only)
     try:
         yield store
     finally:
@@ -116,6 +117,7 @@ class SqliteStore:
     _inline: bool
     _busy_ms: int
     poll_seconds: float  # of subscribers
+    read_only: bool
     _bells: Bells = attrs.field(factory=Bells, init=False)
     _turn: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(1), init=False)
     _closed: bool = attrs.field(default=False, init=False)
@@ -128,19 +130,29 @@ class SqliteStore:
         inline: bool = False,
         busy_ms: int = BUSY_MS,
         poll_seconds: float = POLL_SECONDS,
+        read_only: bool = False,
     ) -> SqliteStore:
-        """Return the store at `path`, making it if there is no file or an empty one.
+        """Return the store at `path`, making it if there is no file or an empty one, and upgrading an older one.
 
-        Raises `NotAStore` for a file that is something else, which is left as it was, `StoreVersion` for one of a
-        newer kernel, `StoreUnavailable` if the place cannot be used or is locked for longer than `busy_ms`.
+        With `read_only` nothing is made, upgraded or written: writes say `StoreUnavailable`, a place without a store
+        `NotAStore`.  Raises `NotAStore` for a file that is something else, which is left as it was, `StoreVersion` for
+        one of a newer kernel, `StoreUnavailable` if the place cannot be used or is locked for longer than `busy_ms`.
         """
         place = _absolute(path)
         await trio.lowlevel.checkpoint()
         if inline:
-            writer, reader = _connections(place, busy_ms)
+            writer, reader = _connections(place, busy_ms, read_only)
         else:
-            writer, reader = await trio.to_thread.run_sync(_connections, place, busy_ms)
-        return cls(path=place, writer=writer, reader=reader, inline=inline, busy_ms=busy_ms, poll_seconds=poll_seconds)
+            writer, reader = await trio.to_thread.run_sync(_connections, place, busy_ms, read_only)
+        return cls(
+            path=place,
+            writer=writer,
+            reader=reader,
+            inline=inline,
+            busy_ms=busy_ms,
+            poll_seconds=poll_seconds,
+            read_only=read_only,
+        )
 
     async def aclose(self) -> None:
         """Close the file after the write that is under way; what comes later says `StoreUnavailable`."""
@@ -395,6 +407,8 @@ class SqliteStore:
     def _transact(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Do `work` and commit.  Whatever is raised, no transaction stays open."""
         self._check_open()
+        if self.read_only:
+            raise StoreUnavailable(f"the store {self.path} was opened to read only; open it to write")
         with _refusals(self.path, self._busy_ms):
             try:
                 self._writer.execute("BEGIN IMMEDIATE")
@@ -457,7 +471,7 @@ def _absolute(path: str | os.PathLike[str]) -> str:
     return os.path.abspath(os.fspath(path))
 
 
-def _connections(path: str, busy_ms: int) -> tuple[sqlite3.Connection, sqlite3.Connection]:
+def _connections(path: str, busy_ms: int, read_only: bool) -> tuple[sqlite3.Connection, sqlite3.Connection]:
     """Return a writer and a reader on the store at `path`.  Raises as `SqliteStore.open`."""
     if sqlite3.sqlite_version_info < _SQLITE_MIN:
         raise StoreUnavailable(f"this Python has SQLite {sqlite3.sqlite_version}, the store needs 3.37 or newer")
@@ -465,10 +479,15 @@ def _connections(path: str, busy_ms: int) -> tuple[sqlite3.Connection, sqlite3.C
         raise StoreUnavailable(f"no directory {os.path.dirname(path)} to keep the store {path} in; create it first")
     if os.path.isdir(path):
         raise StoreUnavailable(f"{path} is a directory, a store is a file; name a file in it")
+    if read_only and not os.path.exists(path):
+        raise NotAStore(f"there is no file {path} to read; open it to write, and it is made")
     with _refusals(path, busy_ms), contextlib.ExitStack() as on_error:
         writer = on_error.enter_context(contextlib.closing(_connect(path, busy_ms)))
-        _recognise(writer, path)
-        _switch_to_wal(writer, path, busy_ms)
+        if read_only:
+            writer.execute("PRAGMA query_only = ON")
+        _recognise(writer, path, read_only)
+        if not read_only:
+            _switch_to_wal(writer, path, busy_ms)
         reader = on_error.enter_context(contextlib.closing(_connect(path, busy_ms)))
         reader.execute("PRAGMA query_only = ON")
         on_error.pop_all()
@@ -483,9 +502,14 @@ def _connect(path: str, busy_ms: int) -> sqlite3.Connection:
     return connection
 
 
-def _recognise(connection: sqlite3.Connection, path: str) -> None:
-    """Return if this is a store, or has just become one.  Raises `NotAStore`, `StoreVersion`; changes no other file."""
+def _recognise(connection: sqlite3.Connection, path: str, read_only: bool) -> None:
+    """Return if this is a store, or has just become one.  Raises `NotAStore`, `StoreVersion`; changes no other file.
+
+    To be read, a store of any older version is as good: it lacks tables that nothing in it refers to.
+    """
     if _is_empty(connection):
+        if read_only:
+            raise NotAStore(f"{path} is empty; open it to write, and it becomes a store")
         connection.execute("BEGIN IMMEDIATE")
         if _is_empty(connection):  # still: another process may have made it meanwhile
             for statement in _SCHEMA:
@@ -501,7 +525,7 @@ def _recognise(connection: sqlite3.Connection, path: str) -> None:
         raise StoreVersion(
             f"{path} has schema version {version}, this kernel reads up to {SCHEMA_VERSION}; upgrade the kernel"
         )
-    if version < SCHEMA_VERSION:
+    if version < SCHEMA_VERSION and not read_only:
         _upgrade(connection)
 
 
@@ -556,6 +580,8 @@ def _switch_to_wal(connection: sqlite3.Connection, path: str, busy_ms: int) -> N
 # dies before it has written over the mark, the next one to open the file finds it and takes the transaction for good.
 _NOT_COMMITTED = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL})
 
+_LACKED_BY_1 = ("no such table: leases", "no such table: contents")
+
 _ADVICE = {
     sqlite3.SQLITE_FULL: "nothing was written; make room on the disk and try again",
     sqlite3.SQLITE_READONLY: "nothing was written; make the file and its directory writable for this user",
@@ -595,6 +621,8 @@ def _refusals(path: str, busy_ms: int) -> Iterator[None]:
 def _refusal(error: sqlite3.Error, path: str, busy_ms: int) -> KernelError:
     """Return the kernel's error for one of SQLite's that left nothing behind."""
     code = _primary_code(error)
+    if str(error) in _LACKED_BY_1:
+        return StoreUnavailable(f"{path} is of an older version ({error}); open it to write, which upgrades it")
     if code == sqlite3.SQLITE_NOTADB:
         return NotAStore(f"{path} is not a SQLite database ({error}); choose another file, or restore it from a backup")
     if code == sqlite3.SQLITE_CORRUPT:

@@ -249,7 +249,7 @@ def recover(
             named.check(entry)
         return await drive(opened, named, recover_all, set(execution_ids) or None)
 
-    records = run(where, body)
+    records = run(where, body, read_only=named is None)
     if json_:
         put_json({"executions": cast("Json", records), "recovered": named is not None})
     else:

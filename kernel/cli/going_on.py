@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from typing import cast
 
 import attrs
-import trio
 
 from kernel.cli.code import find
 from kernel.cli.errors import WrongUsage
@@ -26,8 +25,6 @@ from kernel.runtime import Runtime, open_runtime
 
 LEASE_SECONDS = 30
 """For how long what is driven here is left alone by workers, should this process die."""
-
-_LOOK_SECONDS = 0.02
 
 NEXT_WORKER = "the next worker that recovers goes on with it"
 
@@ -149,10 +146,8 @@ async def drive(
             lease_seconds=None if leases is None else LEASE_SECONDS,
         ) as runtime:
             touched = await act(runtime)
-            driver = runtime._driver  # what is driven here, of which a `Runtime` tells nobody else
-            while driver.live:  # noqa: ASYNC110
-                await trio.sleep(_LOOK_SECONDS)  # what ends here may set another one going
-            interrupted = {name: f"{type(error).__name__}: {error}" for name, error in driver.interrupted.items()}
+            stopped = await runtime.wait_idle()
+    interrupted = {name: f"{type(error).__name__}: {error}" for name, error in stopped.items()}
     return [await outcome(opened, name, interrupted.get(name)) for name in touched]
 
 
@@ -164,7 +159,7 @@ async def recover_all(runtime: Runtime) -> list[str]:
     due = overdue(await runtime.executions("suspended"))
     taken = set(await runtime.recover_all())
     for execution_id in due:
-        await runtime._driver.wake(execution_id)
+        await runtime.wake(execution_id)
     return sorted(taken | set(due))
 
 

@@ -44,7 +44,7 @@ def list_(where: Where, statuses: tuple[Status, ...], flow_id: str | None, prefi
             if flow_id in (None, entry.flow_id) and entry.execution_id.startswith(prefix)
         ]
 
-    found = run(where, body)
+    found = run(where, body, read_only=True)
     if json_:
         put_json({"executions": [_entry_record(entry) for entry in found]})
         return
@@ -88,7 +88,7 @@ def log(where: Where, execution_id: str, start: int, json_: bool) -> None:
         rows = await opened.rows(execution_id, start)
         return [await _event_record(opened, execution_id, row) for row in rows]
 
-    found = run(where, body)
+    found = run(where, body, read_only=True)
     first = cast("int", found[0]["sequence"]) if found else None
     if json_:
         put_json({"events": cast("Json", found), "execution": execution_id, "first": first})
@@ -142,7 +142,7 @@ def state(where: Where, execution_id: str, json_: bool) -> None:
         await opened.entry(execution_id)
         return cast("Json", (await load(opened.stores, execution_id)).fold.release())
 
-    found = run(where, body)
+    found = run(where, body, read_only=True)
     if json_:
         put_json({"execution": execution_id, "state": found})
     else:
@@ -177,7 +177,7 @@ def verify(where: Where, execution_id: str | None, all_: bool, json_: bool) -> i
                 faults.append({"execution": entry.execution_id, "sequence": fault.sequence, "what": fault.what})
         return len(entries), faults
 
-    checked, faults = run(where, body)
+    checked, faults = run(where, body, read_only=True)
     if json_:
         put_json({"checked": checked, "faults": cast("Json", faults), "ok": not faults})
     else:
@@ -217,7 +217,7 @@ def watch(where: Where, execution_id: str, json_: bool) -> None:
                     return
 
     try:
-        run(where, body)
+        run(where, body, read_only=True)
     except KeyboardInterrupt:
         pass  # how one ends it
     except BaseExceptionGroup as group:

@@ -98,27 +98,25 @@ class _One:
         return [self.row]
 
 
-def _layered(stores: Stores, codec: Codec | None, contents: ContentStore | None) -> Stores:
+def _layered(stores: Stores, codec: Codec | None, contents: ContentStore) -> Stores:
     """Return the stores with what lies between them and the kernel: contents above a codec, as nothing else works."""
     if codec is not None:
         stores = with_codec(stores, codec)
-    if contents is not None:
-        stores = with_content(stores, contents, inline_bytes_max=_NOTHING_BY_REFERENCE)
-    return stores
+    return with_content(stores, contents, inline_bytes_max=_NOTHING_BY_REFERENCE)
 
 
-def _opened(store: _Store, codec: Codec | None, contents: ContentStore | None, rows: Rows) -> Opened:
+def _opened(store: _Store, codec: Codec | None, rows: Rows) -> Opened:
     stores = store.stores
     return Opened(
-        stores=_layered(stores, codec, contents),
+        stores=_layered(stores, codec, store),
         notifications=store,
-        layers=lambda events: _layered(attrs.evolve(stores, events=events), codec, contents).events,
+        layers=lambda events: _layered(attrs.evolve(stores, events=events), codec, store).events,
         coded=codec is not None,
         rows=rows,
     )
 
 
-class _Store(Notifications, Protocol):
+class _Store(Notifications, ContentStore, Protocol):
     @property
     def stores(self) -> Stores: ...
 
@@ -128,20 +126,24 @@ def without_password(text: str) -> str:
     return _PASSWORD.sub(lambda found: "***" if found[1] is None else f"{found[1]}:***", text)
 
 
-def run(where: Where, body: Callable[[Opened], Awaitable[T]]) -> T:
-    """Open the store, run `body` on it, close it, and return what it returned."""
+def run(where: Where, body: Callable[[Opened], Awaitable[T]], *, read_only: bool = False) -> T:
+    """Open the store, run `body` on it, close it, and return what it returned.
+
+    With `read_only` nothing at all is written: a store of an older kernel is not brought up to date either.
+    """
 
     async def use() -> T:
-        async with _open(where) as opened:
+        async with _open(where, read_only) as opened:
             return await body(opened)
 
     return trio.run(use)
 
 
 @contextlib.asynccontextmanager
-async def _open(where: Where) -> AsyncIterator[Opened]:
+async def _open(where: Where, read_only: bool) -> AsyncIterator[Opened]:
     codec = None if where.codec is None else cast("Codec", find(where.codec))
-    async with _postgres(where, codec) if _POSTGRES.match(where.store) else _sqlite(where.store, codec) as opened:
+    opening = _postgres if _POSTGRES.match(where.store) else _sqlite
+    async with opening(where, codec, read_only) as opened:
         yield opened
 
 
@@ -149,10 +151,10 @@ async def _open(where: Where) -> AsyncIterator[Opened]:
 
 
 @contextlib.asynccontextmanager
-async def _sqlite(path: str, codec: Codec | None) -> AsyncIterator[Opened]:
-    _check_file(path)
-    async with open_sqlite(path) as store:
-        yield _opened(store, codec, store, lambda execution_id, start: _sqlite_rows(store.path, execution_id, start))
+async def _sqlite(where: Where, codec: Codec | None, read_only: bool) -> AsyncIterator[Opened]:
+    _check_file(where.store)
+    async with open_sqlite(where.store, read_only=read_only) as store:
+        yield _opened(store, codec, lambda execution_id, start: _sqlite_rows(store.path, execution_id, start))
 
 
 def _check_file(path: str) -> None:
@@ -200,7 +202,7 @@ def _sqlite_rows(path: str, execution_id: str, start: int) -> list[StoredEvent]:
 
 
 @contextlib.asynccontextmanager
-async def _postgres(where: Where, codec: Codec | None) -> AsyncIterator[Opened]:
+async def _postgres(where: Where, codec: Codec | None, read_only: bool) -> AsyncIterator[Opened]:
     try:
         from kernel.adapters.postgres import TIMEOUT_MS, open_postgres
         from kernel.adapters.postgres_pool import Place
@@ -209,8 +211,8 @@ async def _postgres(where: Where, codec: Codec | None) -> AsyncIterator[Opened]:
     place = Place.of(where.store, where.schema, TIMEOUT_MS)
     if not await trio.to_thread.run_sync(_has_store, place):
         raise NotAStore(f"there is no store in {place}; nothing is made there; name another with --schema")
-    async with open_postgres(where.store, schema=where.schema) as store:
-        yield _opened(store, codec, None, lambda execution_id, start: _postgres_rows(place, execution_id, start))
+    async with open_postgres(where.store, schema=where.schema, read_only=read_only) as store:
+        yield _opened(store, codec, lambda execution_id, start: _postgres_rows(place, execution_id, start))
 
 
 def _has_store(place: Place) -> bool:

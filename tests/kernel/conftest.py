@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -14,9 +17,12 @@ import trio.testing
 
 from kernel import SURFACES, ExecutionFailed, Flow, Handle, Json, Parts, Runtime, events, open_runtime
 from kernel.adapters.memory import MemoryStore
+from kernel.adapters.postgres import open_postgres
+from kernel.adapters.sqlite import open_sqlite
 from kernel.events import Envelope, parse
 from kernel.lifecycle import load
 from kernel.ports import Stores
+from tests.kernel.postgres_server import NoServer, Server, running_server
 
 
 class SteppedClock:
@@ -138,9 +144,15 @@ class Failing:
 Drive = Callable[[Runtime], Awaitable[None]]
 
 
-async def settle() -> None:
-    """Let every task go on until all wait for something that will not happen by itself."""
+async def settle(*turns: trio.CapacityLimiter) -> None:
+    """Let every task go on until all wait for something that will not happen by itself.
+
+    A store that works in threads does: `turns` are what its calls take, and give back when their task has the answer.
+    """
     await trio.testing.wait_all_tasks_blocked()
+    while any(turn.borrowed_tokens for turn in turns):
+        await trio.sleep(0.001)  # a thread tells nobody but its own task
+        await trio.testing.wait_all_tasks_blocked()
 
 
 @attrs.define(kw_only=True)
@@ -152,6 +164,7 @@ class Bench:
     chance: CountedChance = attrs.field(factory=CountedChance)
     projections: tuple[Any, ...] = (SURFACES,)
     snapshot_every: int | None = None
+    turns: Sequence[trio.CapacityLimiter] = ()  # of stores that work in threads
     _incarnations: Any = attrs.field(factory=lambda: itertools.count(1))
 
     @contextlib.asynccontextmanager
@@ -183,19 +196,19 @@ class Bench:
         async with self.process(flow, **more) as runtime:
             await runtime.start(flow, input, execution_id="x")
             await runtime.recover_all()
-            await settle()
+            await self.settle()
 
     async def recover(self, *flows: Flow, **more: Any) -> None:
         """Take up what is left in a process of its own, and let it go as far as it goes by itself."""
         async with self.process(*flows, **more) as runtime:
             await runtime.recover_all()
-            await settle()
+            await self.settle()
 
     async def deliver(self, *flows: Flow, on: str, payload: Json = None, id: str, **more: Any) -> None:
         """Deliver in a process of its own."""
         async with self.process(*flows, **more) as runtime:
             await runtime.deliver("x", on, payload, delivery_id=id)
-            await settle()
+            await self.settle()
 
     async def crash(
         self,
@@ -244,7 +257,10 @@ class Bench:
         }
         return Failing(self.store, entries)
 
-    settle = staticmethod(settle)
+    async def settle(self) -> None:
+        """Let every task go on until all wait for something that will not happen by itself."""
+        await settle(*self.turns)
+
     outcome = staticmethod(lambda handle: outcome(handle))
 
     async def state(self, *flows: Flow) -> Any:
@@ -329,3 +345,50 @@ def make_bench() -> type[Bench]:
 @pytest.fixture(name="sweep")
 def sweep_fixture() -> Any:
     return sweep
+
+
+# ---- stores ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """A PostgreSQL server for all tests; where none can be started they fail under CI, and are skipped elsewhere."""
+    with contextlib.ExitStack() as stack:
+        try:
+            running = stack.enter_context(running_server())
+        except NoServer as missing:
+            if os.environ.get("CI"):
+                raise
+            pytest.skip(f"NOTHING IS TESTED ON POSTGRESQL: {missing}")
+        yield running
+
+
+_schemas = itertools.count()
+
+
+@pytest.fixture
+def schema() -> str:
+    """A place of the test's own: a schema that does not exist yet."""
+    return f"store {next(_schemas)}"
+
+
+@pytest.fixture
+def opener(request: pytest.FixtureRequest, tmp_path: Path, schema: str) -> Callable[[str], Any]:
+    """Return what opens the test's own store of a kind, again and again: `async with opener("sqlite")() as store`."""
+
+    def of_kind(kind: str) -> Callable[[], Any]:
+        if kind == "postgresql":
+            return partial(open_postgres, request.getfixturevalue("server").dsn, schema=schema)
+        if kind == "sqlite":
+            return partial(open_sqlite, tmp_path / "store.db", inline=True)
+        assert kind == "memory"
+        store = MemoryStore()
+        return lambda: contextlib.nullcontext(store)
+
+    return of_kind
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+def open_store(request: pytest.FixtureRequest, opener: Callable[[str], Any]) -> Any:
+    """What opens the test's own store, of each kind."""
+    return opener(request.param)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-import tempfile
-from pathlib import Path
 
 import pytest
 import trio
 
 from kernel import ExecutionCancelled, flow, step
 from kernel.adapters.memory import MemoryStore
+from kernel.adapters.postgres import PostgresStore
 from kernel.adapters.sqlite import open_sqlite
 from kernel.conformance import ConformanceFailure
 from kernel.conformance_leases import LEASE_CHECKS
@@ -20,35 +19,22 @@ from kernel.ports import Stores
 LEASE = {"lease_seconds": 30}
 
 
-@contextlib.asynccontextmanager
-async def memory():
-    yield MemoryStore().stores
+@pytest.fixture
+def handle(open_store):
+    """What opens a handle on the test's own store, of each kind."""
 
-
-@contextlib.asynccontextmanager
-async def sqlite():
-    with tempfile.TemporaryDirectory() as directory:
-        async with open_sqlite(Path(directory) / "store.db", inline=True) as store:
+    @contextlib.asynccontextmanager
+    async def handle(_stores=None):
+        async with open_store() as store:
             yield store.stores
 
-
-@contextlib.asynccontextmanager
-async def second_handle(stores):
-    if isinstance(stores.events, MemoryStore):
-        yield stores
-    else:
-        async with open_sqlite(stores.events.path, inline=True) as second:
-            yield second.stores
-
-
-MAKERS = {"memory": memory, "sqlite": sqlite}
+    return handle
 
 
 @pytest.mark.parametrize("check", LEASE_CHECKS, ids=lambda check: check.name)
-@pytest.mark.parametrize("make", MAKERS)
-def test_stores_conform(make, check):
+def test_stores_conform(handle, check):
     # K-RUN-3, K-LOG-5
-    trio.run(check.run, MAKERS[make], second_handle)
+    trio.run(check.run, handle, handle)
 
 
 class NoCompare(MemoryStore):
@@ -127,14 +113,15 @@ def held():
     return Holding()
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def world(request, make_bench):
+@pytest.fixture
+def world(open_store, make_bench):
     """Two handles on one store, and a bench whose processes have leases."""
 
     @contextlib.asynccontextmanager
     async def open_world():
-        async with MAKERS[request.param]() as stores, second_handle(stores) as second:
-            yield make_bench(store=stores.events), stores, second
+        async with open_store() as store, open_store() as second:
+            turns = [one._turns for one in (store, second) if isinstance(one, PostgresStore)]
+            yield make_bench(store=store, turns=turns), store.stores, second.stores
 
     return open_world
 

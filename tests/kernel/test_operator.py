@@ -11,16 +11,20 @@ import sqlite3
 import subprocess
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
+import attrs
 import click
+import psycopg
 import pytest
 import trio
 from click.testing import CliRunner
 
 from kernel import LiveQuery, Projection, TypedFailure, flow, open_runtime, saga, step
+from kernel.adapters.postgres import PostgresStore, open_postgres
 from kernel.adapters.sqlite import SqliteStore, open_sqlite
 from kernel.cli import cli
 from kernel.cli.output import printable
@@ -29,7 +33,7 @@ from kernel.codec import with_codec
 from kernel.content import with_content
 from kernel.errors import ExecutionBlocked, StoreUnavailable
 from kernel.lifecycle import compact, load
-from tests.kernel.postgres_server import NoServer, running_server
+from tests.kernel.postgres_server import Server
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = sorted(cli.commands)
@@ -122,19 +126,21 @@ class Reversed:
 WITH_FLOWS = ("--flows", "operated_flows:FLOWS")
 
 
+@attrs.frozen(kw_only=True)
 class Shop:
-    """A store in a file, and a worker that fills it."""
+    """A store, and a worker that fills it."""
 
-    def __init__(self, path: Path, code: Code) -> None:
-        self.path = path
-        self.code = code
+    where: tuple[str, ...]  # what names the store on the command line
+    open: Callable[[], AbstractAsyncContextManager[Any]]
+    connect: Callable[[], Any]  # beside the kernel
+    code: Code
 
     def fill(self, *started: tuple[str, str], **more: Any) -> None:
         """Start executions, (flow, id), and let each go as far as it goes."""
 
         async def body() -> None:
             async with (
-                open_sqlite(self.path) as store,
+                self.open() as store,
                 open_runtime(stores=store.stores, flows=self.code.FLOWS, **more) as runtime,
             ):
                 for flow_id, execution_id in started:
@@ -145,7 +151,7 @@ class Shop:
         trio.run(body)
 
     @staticmethod
-    async def parked(store: SqliteStore, execution_id: str) -> None:
+    async def parked(store: Any, execution_id: str) -> None:
         """Wait until it is."""
         async with LiveQuery(store.stores, store).subscribe(execution_id) as states:
             async for state in states:
@@ -153,17 +159,43 @@ class Shop:
                     return
 
     def sql(self, statement: str, *values: Any) -> list[Any]:
-        with contextlib.closing(sqlite3.connect(self.path)) as connection, connection:
-            return connection.execute(statement, values).fetchall()
+        with contextlib.closing(self.connect()) as connection, connection:
+            if isinstance(connection, psycopg.Connection):
+                statement = statement.replace("?", "%s")
+            cursor = connection.execute(statement, values)
+            return [] if cursor.description is None else cursor.fetchall()
+
+    def snapshots(self) -> list[str]:
+        """The texts of all snapshots."""
+        return [str(row[-1]) for row in self.sql("SELECT * FROM snapshots")]
+
+    def interrupt(self, execution_id: str, last: int = 0) -> None:
+        """Put an execution back to where a worker that died would have left it, after event `last`."""
+        self.sql("DELETE FROM events WHERE execution_id = ? AND sequence > ?", execution_id, last)
+        catalogue = "UPDATE executions SET head = ?, status = 'running' WHERE execution_id = ?"
+        self.sql(catalogue, last, execution_id)
+
+    @property
+    def version(self) -> int:
+        """The version of the store's schema."""
+        [(version,)] = self.sql("PRAGMA user_version" if self.is_file else "SELECT version FROM loom_store")
+        return int(version)
+
+    def set_version(self, version: int) -> None:
+        self.sql(f"PRAGMA user_version = {version}" if self.is_file else f"UPDATE loom_store SET version = {version}")
+
+    @property
+    def is_file(self) -> bool:
+        return len(self.where) == 1
 
     def __call__(self, *args: str, code: int = 0) -> str:
-        return operate(str(self.path), *args, code=code).stdout
+        return str(operate(*self.where, *args, code=code).stdout)
 
     def json(self, *args: str, code: int = 0) -> Any:
         return json.loads(self(*args, "--json", code=code))
 
     def err(self, *args: str, code: int) -> str:
-        return operate(str(self.path), *args, code=code).stderr
+        return str(operate(*self.where, *args, code=code).stderr)
 
     def state(self, execution_id: str) -> Any:
         return self.json("state", execution_id)["state"]
@@ -179,8 +211,38 @@ def operate(*args: str, code: int = 0) -> Any:
 
 
 @pytest.fixture
-def shop(tmp_path: Path, code: Code) -> Shop:
-    made = Shop(tmp_path / "shop.db", code)
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "shop.db"
+
+
+def in_file(path: Path, code: Code) -> Shop:
+    return Shop(where=(str(path),), open=lambda: open_sqlite(path), connect=lambda: sqlite3.connect(path), code=code)
+
+
+def in_database(server: Server, schema: str, code: Code) -> Shop:
+    def connect() -> Any:
+        connection = psycopg.connect(server.dsn)
+        connection.execute("SELECT set_config('search_path', quote_ident(%s), false)", (schema,))
+        return connection
+
+    return Shop(
+        where=("--schema", schema, url(server)),
+        open=lambda: open_postgres(server.dsn, schema=schema),
+        connect=connect,
+        code=code,
+    )
+
+
+def url(server: Server, user: str = "loom") -> str:
+    return f"postgresql://{user}@/tests?host={server.directory}"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def shop(request: pytest.FixtureRequest, place: Path, schema: str, code: Code) -> Shop:
+    """A store of each kind, with two executions that have ended."""
+    made = in_file(place, code)
+    if request.param == "postgresql":
+        made = in_database(request.getfixturevalue("server"), schema, code)
     made.fill(("greet", "greet-1"), ("greet", "greet-2"))
     return made
 
@@ -224,7 +286,7 @@ def test_what_is_no_store_is_told_and_left_as_it_is(tmp_path):
 
 
 def test_a_newer_store_is_refused(shop):
-    shop.sql("PRAGMA user_version = 99")
+    shop.set_version(99)
     assert "upgrade the kernel" in shop.err("list", code=2)
 
 
@@ -324,7 +386,6 @@ def test_verify_finds_nothing_in_what_was_appended(stuck):
     ("harm", "sequence"),
     [
         ("UPDATE events SET text = replace(text, 'you', 'me') WHERE execution_id = 'greet-2' AND sequence = 1", 1),
-        ("UPDATE events SET text = CAST(x'ff' AS TEXT) WHERE execution_id = 'greet-2' AND sequence = 1", 1),
         ("DELETE FROM events WHERE execution_id = 'greet-2' AND sequence = 1", 1),
         ("DELETE FROM events WHERE execution_id = 'greet-2' AND sequence = 0", 0),
         ("DELETE FROM events WHERE execution_id = 'greet-2' AND sequence = 2", 2),
@@ -337,6 +398,13 @@ def test_verify_finds_nothing_in_what_was_appended(stuck):
 def test_verify_names_the_first_bad_event(shop, harm, sequence):
     shop.sql(harm)
     assert ("greet-2", sequence) == fault_of(shop)
+
+
+def test_verify_names_an_event_that_is_no_text_any_more(place, code):
+    shop = in_file(place, code)  # PostgreSQL would not take it
+    shop.fill(("greet", "greet-1"), ("greet", "greet-2"))
+    shop.sql("UPDATE events SET text = CAST(x'ff' AS TEXT) WHERE execution_id = 'greet-2' AND sequence = 1")
+    assert ("greet-2", 1) == fault_of(shop)
 
 
 def test_verify_checks_what_a_compaction_has_left(shop):
@@ -353,7 +421,8 @@ def test_verify_is_not_misled_by_a_worker_that_compacts_between_its_reads(shop, 
         found = await rows(opened, execution_id, start)
         if not harmed:  # as if one more event had been appended after this, and the whole compacted
             harmed.append(found.pop())
-            await compact(opened.stores, execution_id)
+            async with shop.open() as worker:
+                await compact(worker.stores, execution_id)
         return found
 
     monkeypatch.setattr(Opened, "rows", rows_and_then)
@@ -369,7 +438,7 @@ def test_log_shows_what_can_be_read_of_a_damaged_one(shop):
 
 def test_what_is_kept_by_reference_is_read_and_verified(shop):
     async def body() -> None:
-        async with open_sqlite(shop.path) as store:
+        async with shop.open() as store:
             stores = with_content(store.stores, store, inline_bytes_max=300)
             async with open_runtime(stores=stores, flows=shop.code.FLOWS) as runtime:
                 await (await runtime.start("greet", "y" * 500, execution_id="large")).result()
@@ -386,7 +455,7 @@ def test_what_is_kept_by_reference_is_read_and_verified(shop):
 
 def test_what_has_gone_through_a_codec_is_read_with_it_and_refused_without(shop):
     async def body() -> None:
-        async with open_sqlite(shop.path) as store:
+        async with shop.open() as store:
             stores = with_codec(store.stores, Reversed())
             async with open_runtime(stores=stores, flows=shop.code.FLOWS) as runtime:
                 await (await runtime.start("greet", "you", execution_id="secret")).result()
@@ -397,14 +466,14 @@ def test_what_has_gone_through_a_codec_is_read_with_it_and_refused_without(shop)
     shop("verify", "--all", code=2)
 
     def coded(*args: str) -> Any:
-        return json.loads(operate("--codec", "operated_flows:CODEC", str(shop.path), *args, "--json").stdout)
+        return json.loads(operate("--codec", "operated_flows:CODEC", *shop.where, *args, "--json").stdout)
 
     assert 3 == len(coded("log", "secret")["events"])
     assert {"checked": 3, "faults": [], "ok": True} == coded("verify", "--all")
     before = coded("state", "secret")
     coded("compact", "secret")
     assert before == coded("state", "secret")
-    assert "hello" not in shop.sql("SELECT text FROM snapshots")[0][0]
+    assert "hello" not in shop.snapshots()[0]
 
 
 # ---- after a block ---------------------------------------------------------------------------------------------------
@@ -418,7 +487,7 @@ def test_resolve_without_flows_records_the_word_and_the_next_worker_goes_on(stuc
 
     async def body() -> Any:
         async with (
-            open_sqlite(stuck.path) as store,
+            stuck.open() as store,
             # Which need not wait for a lease of the operator's.
             open_runtime(stores=store.stores, flows=stuck.code.FLOWS, lease_seconds=30) as runtime,
         ):
@@ -477,8 +546,7 @@ def test_resume_records_that_it_goes_on_or_goes_on_here(shop):
     assert "not blocked" in shop.err("resume", "c-1", code=1)
 
     def block() -> None:
-        shop.sql("DELETE FROM events WHERE execution_id = 'c-1' AND sequence > 2")
-        shop.sql("UPDATE executions SET head = 2, status = 'running' WHERE execution_id = 'c-1'")
+        shop.interrupt("c-1", 2)
         shop.code.broken = True
         assert "blocked" in shop("recover", "c-1", *WITH_FLOWS, code=1)
 
@@ -513,8 +581,7 @@ def test_cancel_with_flows_rolls_back_here(waiting):
 
 def test_recover_takes_up_a_dead_workers_run_of_the_named_flows_only(shop):
     for name in ("greet-1", "greet-2"):
-        shop.sql("DELETE FROM events WHERE execution_id = ? AND sequence > 0", name)
-        shop.sql("UPDATE executions SET head = 0, status = 'running' WHERE execution_id = ?", name)
+        shop.interrupt(name)
     assert 2 == len(shop.json("recover")["executions"])
     assert [0] == [e["sequence"] for e in shop.json("log", "greet-1")["events"]]
     assert ["greet-2"] == [e["execution"] for e in shop.json("recover", "greet-2", *WITH_FLOWS)["executions"]]
@@ -523,9 +590,9 @@ def test_recover_takes_up_a_dead_workers_run_of_the_named_flows_only(shop):
 
 
 def test_recover_leaves_alone_what_another_worker_holds(shop):
-    shop.sql("DELETE FROM events WHERE execution_id = 'greet-1' AND sequence > 0")
-    shop.sql("UPDATE executions SET head = 0, status = 'running', fence = 9 WHERE execution_id = 'greet-1'")
-    shop.sql("INSERT OR REPLACE INTO leases VALUES ('greet-1', 'another', 99999999999999, 9)")
+    shop.interrupt("greet-1")
+    shop.sql("UPDATE executions SET fence = 9 WHERE execution_id = 'greet-1'")
+    shop.sql("INSERT INTO leases VALUES ('greet-1', 'another', 99999999999999, 9)")
     assert [] == shop.json("recover", *WITH_FLOWS)["executions"]
     assert "running" == shop.state("greet-1")["status"]
 
@@ -539,9 +606,8 @@ def test_recover_takes_up_what_has_become_due(shop):
 
 
 def test_an_execution_that_cannot_be_driven_is_told(shop, monkeypatch):
-    monkeypatch.setattr(SqliteStore, "append", full)
-    shop.sql("DELETE FROM events WHERE execution_id = 'greet-1' AND sequence > 0")
-    shop.sql("UPDATE executions SET head = 0, status = 'running' WHERE execution_id = 'greet-1'")
+    monkeypatch.setattr(SqliteStore if shop.is_file else PostgresStore, "append", full)
+    shop.interrupt("greet-1")
     assert "the disk is full" in shop.json("recover", *WITH_FLOWS, code=1)["executions"][0]["interrupted"]
 
 
@@ -573,15 +639,15 @@ def test_compact_keeps_what_the_workers_keep(shop):
     assert "" == shop("log", "greet-1")
     counting = [shop.code.COUNT]
     shop.fill(("greet", "counted"), projections=counting, snapshot_every=1)
-    before = shop.sql("SELECT text FROM snapshots WHERE execution_id = 'counted'")
+    before = shop.snapshots()
     assert "['count']" in shop.err("compact", "counted", code=1)
-    assert before == shop.sql("SELECT text FROM snapshots WHERE execution_id = 'counted'")
+    assert before == shop.snapshots()
     assert ["surfaces", "count"] == shop.json("compact", "counted", "--projections", "operated_flows:COUNT")[
         "projections"
     ]
 
     async def projected() -> Any:
-        async with open_sqlite(shop.path) as store:
+        async with shop.open() as store:
             return (await load(store.stores, "counted", projections=counting)).projected["count"]
 
     assert 3 == trio.run(projected)
@@ -606,6 +672,15 @@ def test_fork_refuses_what_it_cannot_do(shop):
     assert 2 == len(shop.json("list")["executions"])
 
 
+def test_what_was_changed_is_told_in_words_too(stuck):
+    assert "what has come of 'charge' is recorded" in stuck("resolve", "buy-1", "charge", "--completed", "7")
+    assert "completed  output=7" in stuck("recover", "buy-1", *WITH_FLOWS)
+    assert "events 0 to 2 are in the snapshot now, with surfaces" in stuck("compact", "greet-1")
+    assert ["'twin' is there", 'twin  2  completed  output="hello you"'] == stuck(
+        "fork", "greet-2", "--as", "twin"
+    ).splitlines()
+
+
 # ---- as a program ----------------------------------------------------------------------------------------------------
 
 
@@ -618,7 +693,7 @@ def program(*args: str, **more: Any) -> subprocess.Popen[str]:
 
 
 def test_watch_has_a_line_for_each_newer_state_until_the_end(waiting):
-    with program(str(waiting.path), "watch", "order-1", "--json") as watching:
+    with program(*waiting.where, "watch", "order-1", "--json") as watching:
         first = json.loads(watching.stdout.readline())
         assert ("suspended", [{"key": "k-1", "on": "paid"}]) == (first["status"], first["waits_for"])
         waiting("cancel", "order-1", *WITH_FLOWS)
@@ -628,7 +703,7 @@ def test_watch_has_a_line_for_each_newer_state_until_the_end(waiting):
 
 
 def test_watch_ends_at_ctrl_c(waiting):
-    with program(str(waiting.path), "watch", "order-1") as watching:
+    with program(*waiting.where, "watch", "order-1") as watching:
         assert "order-1  3  suspended  waits_for=" in watching.stdout.readline()
         watching.send_signal(signal.SIGINT)
         assert (0, ("", "")) == (watching.wait(60), watching.communicate())
@@ -640,7 +715,7 @@ def test_watch_of_what_has_ended_is_one_line(shop):
 
 def test_the_program_has_the_exit_codes_and_no_traceback(shop):
     for args, exit_code in ((("list",), 0), (("resume", "greet-1"), 1), (("log", "no"), 2), ((), 2)):
-        with program(str(shop.path), *args) as running:
+        with program(*shop.where, *args) as running:
             _, err = running.communicate(timeout=60)
         assert (exit_code, False) == (running.returncode, "Traceback" in err)
 
@@ -663,10 +738,9 @@ async def greet(ctx, _):
 
 def test_ctrl_c_in_a_recovery_is_a_crash_that_loses_nothing(shop, tmp_path):
     (tmp_path / "slow_flows.py").write_text(SLOW)
-    shop.sql("DELETE FROM events WHERE execution_id = 'greet-1' AND sequence > 0")
-    shop.sql("UPDATE executions SET head = 0, status = 'running' WHERE execution_id = 'greet-1'")
+    shop.interrupt("greet-1")
     # The module is found in the current directory.
-    with program("shop.db", "recover", "--flows", "slow_flows:greet", "--json", cwd=tmp_path) as running:
+    with program(*shop.where, "recover", "--flows", "slow_flows:greet", "--json", cwd=tmp_path) as running:
         assert "waiting" in running.stderr.readline()
         running.send_signal(signal.SIGINT)
         out, err = running.communicate(timeout=60)
@@ -676,7 +750,7 @@ def test_ctrl_c_in_a_recovery_is_a_crash_that_loses_nothing(shop, tmp_path):
 
 
 def test_a_reader_that_leaves_is_no_error(shop):
-    with program(str(shop.path), "list") as running:
+    with program(*shop.where, "list") as running:
         running.stdout.close()
         assert "Traceback" not in running.stderr.read()
 
@@ -690,46 +764,53 @@ def test_each_help_is_complete_and_needs_no_store(command):
     assert "--json" in text
 
 
-# ---- PostgreSQL ------------------------------------------------------------------------------------------------------
+# ---- looking is not writing ------------------------------------------------------------------------------------------
+
+LOOKING = ("list", "log greet-1", "state greet-1", "verify --all", "watch greet-1", "recover")
 
 
-@pytest.fixture(scope="module")
-def dsn() -> Iterator[str]:
-    with contextlib.ExitStack() as stack:
-        try:
-            server = stack.enter_context(running_server())
-        except NoServer as missing:
-            if os.environ.get("CI"):
-                raise
-            pytest.skip(f"THE COMMAND LINE IS NOT TESTED ON POSTGRESQL: {missing}")
-        yield f"postgresql://loom@/tests?host={server.directory}"
+def test_looking_at_a_store_of_an_older_kernel_does_not_upgrade_it_and_changing_does(shop):
+    newest = shop.version
+    for table in ("leases", "contents"):
+        shop.sql(f"DROP TABLE {table}")
+    shop.set_version(1)
+    for command in LOOKING:
+        for form in ((), ("--json",)):
+            assert "" != shop(*command.split(), *form)
+    assert (1, 2) == (shop.version, newest)
+    shop("fork", "greet-1", "--as", "new")
+    assert newest == shop.version
 
 
-def test_the_commands_that_look_work_on_postgresql(dsn, code):
-    import psycopg
+def test_looking_writes_nothing_to_the_file(place, code):
+    shop = in_file(place, code)
+    shop.fill(("greet", "greet-1"))
+    before = place.read_bytes()
+    for command in LOOKING:
+        shop(*command.split())
+    assert (before, [place]) == (place.read_bytes(), [*place.parent.iterdir()])
 
-    from kernel.adapters.postgres import open_postgres
 
-    def said(*args: str, code: int = 0) -> Any:
-        return json.loads(operate(dsn, *args, "--json", code=code).stdout)
+def test_looking_needs_no_right_to_write(server, schema, code):
+    in_database(server, schema, code).fill(("greet", "greet-1"))
+    with psycopg.connect(server.dsn) as connection:
+        connection.execute("DROP ROLE IF EXISTS looker")
+        connection.execute("CREATE ROLE looker LOGIN")
+        connection.execute(f'GRANT USAGE ON SCHEMA "{schema}" TO looker')
+        connection.execute(f'GRANT SELECT ON ALL TABLES IN SCHEMA "{schema}" TO looker')
+    try:
+        looker = ("--schema", schema, url(server, "looker"))
+        for command in LOOKING:
+            operate(*looker, *command.split())
+        assert "permission denied" in operate(*looker, "compact", "greet-1", code=3).stderr
+    finally:
+        with psycopg.connect(server.dsn) as connection:
+            connection.execute("DROP OWNED BY looker")
+            connection.execute("DROP ROLE looker")
 
-    assert "no store in schema 'loom'" in said("list", code=2)["error"]
-    assert "no store in schema 'loom'" in said("list", code=2)["error"]  # the first one has made none
 
-    async def start(execution_id: str) -> None:
-        async with open_postgres(dsn) as store, open_runtime(stores=store.stores, flows=code.FLOWS) as runtime:
-            await (await runtime.start("greet", "you", execution_id=execution_id)).result()
-
-    trio.run(start, "greet-1")
-    assert ["greet-1"] == [e["id"] for e in said("list")["executions"]]
-    assert ["0", "1", "2"] == [line.split()[0] for line in operate(dsn, "log", "greet-1").stdout.splitlines()]
-    assert "hello you" == said("state", "greet-1")["state"]["output"]
-    assert said("verify", "--all")["ok"]
-    said("compact", "greet-1")
-    assert "hello you" == said("state", "greet-1")["state"]["output"]
-    assert said("verify", "--all")["ok"]
-    said("fork", "greet-1", "--as", "new", code=1)
-    trio.run(start, "greet-2")
-    with psycopg.connect(dsn) as connection:
-        connection.execute("DELETE FROM loom.events WHERE execution_id = 'greet-2' AND sequence = 1")
-    assert [1] == [fault["sequence"] for fault in said("verify", "greet-2", code=1)["faults"]]
+@pytest.mark.parametrize("command", ["list", "verify --all", "cancel x", "recover --flows operated_flows:FLOWS"])
+def test_a_typo_in_the_schema_is_an_error_and_makes_none(server, code, command):
+    for _ in range(2):  # the first one has made none
+        said = operate("--schema", "typo", url(server), *command.split(), "--json", code=2)
+        assert "no store in schema 'typo'" in json.loads(said.stdout)["error"]

@@ -1,7 +1,6 @@
 """The PostgreSQL store on a real server: the kit, and what the kit cannot see (K-LOG-2, K-LOG-5, K-RUN-6)."""
 
 import contextlib
-import itertools
 import os
 import random
 import signal
@@ -22,7 +21,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernel import Context, Json, flow, open_runtime, step
+from kernel import Context, Json, flow, open_runtime, step, with_content
 from kernel.adapters.jsonb import from_jsonb, to_jsonb
 from kernel.adapters.memory import MemoryStore
 from kernel.adapters.postgres import PostgresStore, open_postgres
@@ -32,6 +31,7 @@ from kernel.conformance import CHECKS, NOTIFICATION_CHECKS, ODD_JSON, Check, Not
 from kernel.errors import (
     AppendUnknown,
     ConcurrencyConflict,
+    ContentMissingError,
     CorruptLog,
     ExecutionInterrupted,
     Fenced,
@@ -44,33 +44,11 @@ from kernel.errors import (
 from kernel.events import GENESIS_HASH, Envelope, StoredEvent, parse
 from kernel.jsonform import decode, encode
 from kernel.ports import Delivery, Notifications, StoredSnapshot, Stores, Wakeups
-from tests.kernel.postgres_server import NoServer, Server, running_server
+from tests.kernel.postgres_server import NoServer, Server
 from tests.kernel.postgres_writer import event, fill
 
 KILLS = int(os.environ.get("LOOM_STORE_KILLS", "20"))
 """How many writers are killed: 20 by default, more at night."""
-
-_counter = itertools.count()
-
-
-@pytest.fixture(scope="session")
-def server() -> Iterator[Server]:
-    """A server for all tests; where none can be started the tests fail under CI, and are skipped elsewhere."""
-    with contextlib.ExitStack() as stack:
-        try:
-            running = stack.enter_context(running_server())
-        except NoServer as missing:
-            if os.environ.get("CI"):
-                raise
-            pytest.skip(f"THE POSTGRESQL STORE IS NOT TESTED: {missing}")
-        yield running
-
-
-@pytest.fixture
-def schema() -> str:
-    """A place of the test's own: a schema that does not exist yet."""
-    return f"store {next(_counter)}"
-
 
 Use = Callable[..., Any]
 
@@ -137,20 +115,13 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
-def test_store_conforms(server: Server, check: Check) -> None:
+def test_store_conforms(server: Server, schema: str, check: Check) -> None:
     @contextlib.asynccontextmanager
-    async def make() -> AsyncIterator[Stores]:
-        async with open_postgres(server.dsn, schema=f"store {next(_counter)}") as store:
+    async def handle(_: object = None) -> AsyncIterator[Stores]:
+        async with open_postgres(server.dsn, schema=schema) as store:
             yield store.stores
 
-    @contextlib.asynccontextmanager
-    async def second(stores: Stores) -> AsyncIterator[Stores]:
-        first = stores.events
-        assert isinstance(first, PostgresStore)
-        async with open_postgres(server.dsn, schema=first.place.schema) as store:
-            yield store.stores
-
-    trio.run(check.run, make, second)
+    trio.run(check.run, handle, handle)
 
 
 # ---- snapshots as jsonb (K-RUN-6) ------------------------------------------------------------------------------------
@@ -278,6 +249,29 @@ def test_reordered_keys_change_nothing(use: Use, operator: Any) -> None:
     assert in_memory[2] == output
     by_seq = sorted(ended["variables"]["_decisions"].items(), key=lambda item: item[1]["seq"])
     assert list(decided) == [name for name, _ in by_seq]
+
+
+# ---- content by reference (K-LOG-6) ----------------------------------------------------------------------------------
+
+
+def test_content_that_the_server_has_lost_or_changed_is_told(use: Use, operator: Any) -> None:
+    @flow
+    async def large(ctx: Context, input: Json) -> Json:
+        return await ctx.decide("once", lambda: ["é" * 40_000, input])
+
+    async def body(store: PostgresStore) -> None:
+        stores = with_content(store.stores, store)
+        async with open_runtime(stores=stores, flows=[large]) as runtime:
+            handle = await runtime.start(large, "x" * 70_000, execution_id="x")
+            assert ["é" * 40_000, "x" * 70_000] == await handle.result()
+            operator.execute("UPDATE contents SET text = '1'")
+            with pytest.raises(CorruptLog, match="its content is not what was appended"):
+                await runtime.state("x")
+            operator.execute("DELETE FROM contents")
+            with pytest.raises(ContentMissingError, match=r"event 0 of 'x' refers to content .* restore it"):
+                await runtime.state("x")
+
+    use(body)
 
 
 # ---- flows -----------------------------------------------------------------------------------------------------------
@@ -426,8 +420,52 @@ def test_schema_of_another_program_is_refused_and_left_alone(use: Use, operator:
 def test_store_of_a_newer_kernel_is_refused(use: Use, operator: Any) -> None:
     use(nothing)
     operator.execute("UPDATE loom_store SET version = version + 1")
-    with pytest.raises(StoreVersion, match=f"schema version {SCHEMA_VERSION + 1}, this kernel reads up to 1; upgrade"):
+    with pytest.raises(
+        StoreVersion, match=f"schema version {SCHEMA_VERSION + 1}, this kernel reads up to {SCHEMA_VERSION}; upgrade"
+    ):
         use(nothing)
+
+
+def make_old(operator: Any) -> None:
+    """Have the store be one of version 1."""
+    operator.execute("DROP TABLE leases, contents")
+    operator.execute("UPDATE loom_store SET version = 1")
+
+
+def test_store_of_version_1_is_upgraded_by_one_of_many_who_open_it(server: Server, schema: str, operator: Any) -> None:
+    async def body() -> None:
+        async with open_postgres(server.dsn, schema=schema) as store:
+            await append(store, event(0))
+        make_old(operator)
+        async with trio.open_nursery() as nursery:
+            for i in range(6):
+                nursery.start_soon(open_one, i)
+
+    async def open_one(i: int) -> None:
+        async with open_postgres(server.dsn, schema=schema, timeout_ms=30_000) as store:
+            await store.put_content(str(i), "1")
+            assert ([0], None) == (await positions(store), await store.lease("e"))
+
+    trio.run(body)
+    assert (SCHEMA_VERSION,) == operator.execute("SELECT version FROM loom_store").fetchone()
+    assert (6,) == operator.execute("SELECT count(*) FROM contents").fetchone()
+
+
+def test_role_that_may_not_upgrade_is_told(use: Use, server: Server, operator: Any, schema: str) -> None:
+    use(nothing)
+    make_old(operator)
+    operator.execute("DROP ROLE IF EXISTS reader")
+    operator.execute("CREATE ROLE reader LOGIN")
+    operator.execute(f'GRANT USAGE ON SCHEMA "{schema}" TO reader')
+    operator.execute(f'GRANT SELECT ON ALL TABLES IN SCHEMA "{schema}" TO reader')
+    reader = f"host={server.directory} user=reader dbname=tests"
+    try:
+        with pytest.raises(StoreUnavailable, match=r"permission denied for .*CREATE on the schema to upgrade it"):
+            use(nothing, dsn=reader)
+        assert [] == use(positions, dsn=reader, read_only=True)
+    finally:
+        operator.execute("DROP OWNED BY reader")
+        operator.execute("DROP ROLE reader")
 
 
 def test_database_that_cannot_keep_our_texts_is_refused(use: Use, server: Server, operator: Any) -> None:
@@ -456,6 +494,33 @@ def test_role_without_rights_is_told(use: Use, server: Server, operator: Any) ->
     guest = f"host={server.directory} user=guest dbname=tests"
     with pytest.raises(StoreUnavailable, match="permission denied for database tests; grant this role"):
         use(nothing, dsn=guest)
+
+
+def test_role_of_a_worker_needs_rights_on_the_tables_only(use: Use, server: Server, operator: Any, schema: str) -> None:
+    use(nothing)  # by who owns the schema
+    operator.execute("DROP ROLE IF EXISTS worker")
+    operator.execute("CREATE ROLE worker LOGIN")
+    operator.execute(f'GRANT USAGE ON SCHEMA "{schema}" TO worker')
+    operator.execute(f'GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA "{schema}" TO worker')
+
+    async def body(store: PostgresStore) -> None:
+        async with store.subscribe("e") as wakeups:
+            await append(store, event(0))
+            await wakeups.wait()
+        fence = await store.acquire("e", "w", until_ms=5, after=0)
+        await store.renew("e", fence=fence, until_ms=6)
+        await store.put("e", Delivery(delivery_id="d", on="", correlation_key=None, payload_text="1"))
+        await store.remove("e", ["d"])
+        await store.save("e", StoredSnapshot(sequence=0, text="{}"))
+        await store.truncate_prefix("e", 0)
+        await store.put_content("h", "1")
+        await store.delete("e")
+
+    try:
+        use(body, dsn=f"host={server.directory} user=worker dbname=tests")
+    finally:
+        operator.execute("DROP OWNED BY worker")
+        operator.execute("DROP ROLE worker")
 
 
 def test_server_that_would_not_sync_is_made_to(use: Use, server: Server) -> None:
@@ -615,12 +680,21 @@ def test_waiting_for_a_lock_stops_neither_the_loop_nor_reads(use: Use, operator:
     use(body)
 
 
-def test_append_that_was_admitted_lands_before_the_next_claim(use: Use, server: Server, operator: Any) -> None:
+CLAIMS: dict[str, Callable[[PostgresStore], Awaitable[object]]] = {
+    "claim": lambda store: store.claim("e", "next owner"),
+    "lease": lambda store: store.acquire("e", "next owner", until_ms=1, after=0),
+}
+
+
+@pytest.mark.parametrize("kind", CLAIMS)
+def test_append_that_was_admitted_lands_before_the_next_claim(
+    use: Use, server: Server, operator: Any, kind: str
+) -> None:
     # Otherwise a stale owner would write after the new one has read the log.
     at_claim: list[list[int]] = []
 
     async def claim(store: PostgresStore) -> None:
-        await store.claim("e", "next owner")
+        await CLAIMS[kind](store)
         at_claim.append(await positions(store))
 
     async def body(store: PostgresStore) -> None:
@@ -634,6 +708,45 @@ def test_append_that_was_admitted_lands_before_the_next_claim(use: Use, server: 
                 nursery.start_soon(claim, store)
                 await until(lambda: waiting(operator, "Lock") == 2 or bool(at_claim))
         assert [[0, 1]] == at_claim
+
+    use(body)
+
+
+def test_append_that_waits_for_a_claim_is_fenced_by_it(use: Use, operator: Any, hold: Any) -> None:
+    async def body(store: PostgresStore) -> None:
+        await append(store, event(0))
+        async with trio.open_nursery() as nursery:
+
+            async def late() -> None:
+                with pytest.raises(Fenced, match="fence 0, the newest claim is 1 by 'next owner'"):
+                    await append(store, event(1))
+
+            with hold():
+                nursery.start_soon(CLAIMS["lease"], store)
+                await until(lambda: waiting(operator, "Lock") == 1)
+                nursery.start_soon(late)
+                await until(lambda: waiting(operator, "Lock") == 2)
+        assert [0] == await positions(store)
+
+    use(body)
+
+
+def test_append_that_waits_for_a_deletion_leaves_nothing(use: Use, operator: Any, hold: Any) -> None:
+    async def body(store: PostgresStore) -> None:
+        await append(store, event(0))
+        async with trio.open_nursery() as nursery:
+
+            async def late() -> None:
+                with pytest.raises(ConcurrencyConflict, match="expects position 1, the log is at 0"):
+                    await append(store, event(1))
+
+            with hold():
+                nursery.start_soon(store.delete, "e")
+                await until(lambda: waiting(operator, "Lock") == 1)
+                nursery.start_soon(late)
+                await until(lambda: waiting(operator, "Lock") == 2)
+        assert [] == await store.entries()
+        assert [(0,)] == await store._read("SELECT count(*) FROM events", "", ())
 
     use(body)
 

@@ -47,15 +47,14 @@ def test_executions_are_listed_by_status_flow_and_id(bench):
     assert [["a1", "a2", "b1", "b2"], ["a1", "b1"], ["a2", "b2"], ["b2"]] == trio.run(story)
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite"])
-def test_what_is_deleted_is_gone_and_its_id_is_free(make_bench, tmp_path, kind):
+def test_what_is_deleted_is_gone_and_its_id_is_free(make_bench, open_store):
     # K-USER-1
     async def story(bench):
         async with bench.process(parked) as runtime:
             await runtime.delete("x")
             await runtime.start(parked, 1, execution_id="x")
             await runtime.start(parked, execution_id="y")
-            await bench.settle()
+            await runtime.wait_idle()
             with pytest.raises(NotEnded, match="suspended"):
                 await runtime.delete("x")
             await runtime.deliver("x", "go", delivery_id="d")
@@ -69,14 +68,12 @@ def test_what_is_deleted_is_gone_and_its_id_is_free(make_bench, tmp_path, kind):
             with pytest.raises(UnknownExecution):
                 await runtime.state("x")
             await runtime.start(parked, 2, execution_id="x")
-            await bench.settle()
+            await runtime.wait_idle()
             assert ["EXECUTION_STARTED", "EXECUTION_SUSPENDED"] == [event.type for event in await bench.envelopes()]
 
     async def on_a_store():
-        if kind == "memory":
-            return await story(make_bench())
-        async with open_sqlite(tmp_path / "s.db", inline=True) as store:
-            return await story(make_bench(store=store))
+        async with open_store() as store:
+            await story(make_bench(store=store))
 
     trio.run(on_a_store)
 
@@ -188,7 +185,7 @@ async def carried(make_bench, inner, stores, *, compacting):
     raw = []
     async with bench.process(carrying, stores=stores) as runtime:
         await runtime.start(carrying, "y" * 500, execution_id="x")
-        await bench.settle()
+        await runtime.wait_idle()
         raw += [stored.text for stored in await inner.read_from("x", 0)]
         if compacting:
             await runtime.compact("x")
@@ -203,10 +200,13 @@ WANTED = [["é" * 500, None], "z" * 500, "y" * 500]
 
 
 @pytest.mark.parametrize("compacting", [False, True])
-def test_large_payloads_are_kept_by_reference_and_nobody_sees_one(make_bench, compacting):
+def test_large_payloads_are_kept_by_reference_and_nobody_sees_one(make_bench, open_store, compacting):
     # K-LOG-6, K-LIVE-3
     async def story():
-        inner = MemoryStore()
+        async with open_store() as inner:
+            return await carry(inner)
+
+    async def carry(inner):
         stores = with_content(inner.stores, inner, inline_bytes_max=400)
         result, state, raw = await carried(make_bench, inner, stores, compacting=compacting)
         if not compacting:
