@@ -8,16 +8,21 @@
     trio.run(check_all, make_store)
 
 Each check gets a fresh, empty store.  `make_second(stores)` opens another handle on a store that is open already, as a
-second process would; without it the checks that need two handles do not run, and `check_all` says so.  What the kit
-cannot see is what happens when the process dies: kill a writer of yours, too.
+second process would; without it the checks that need two handles do not run, and `check_all` says so.
+
+There is more, by what it needs, each a tuple of checks for `run_each`: `NOTIFICATION_CHECKS` below, `LEASE_CHECKS` in
+`kernel.conformance_leases`, `CONTENT_CHECKS` in `kernel.conformance_content`, `FLOW_CHECKS`, which run flows, in
+`kernel.conformance_flows`; and `kernel.conformance_processes`, where threads and processes race and are killed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import get_args
+from typing import Any, Protocol, get_args
 
 import attrs
 import trio
@@ -74,18 +79,34 @@ class Report:
 async def check_all(make_store: MakeStore, make_second: MakeSecond | None = None) -> Report:
     """Run every check.  Raises one `ConformanceFailure` that lists all that failed."""
     runnable = [check for check in CHECKS if check.handles == 1 or make_second is not None]
+    return Report(
+        passed=await run_each(runnable, make_store, make_second),
+        not_run=tuple(check.name for check in CHECKS if check not in runnable),
+    )
+
+
+class Runnable(Protocol):
+    """A check, of whatever port."""
+
+    @property
+    def name(self) -> str:
+        """The claim."""
+
+    def run(self, *what: Any) -> Awaitable[None]:
+        """Run on what the check needs.  Raises `ConformanceFailure`."""
+
+
+async def run_each(checks: Sequence[Runnable], *what: Any) -> tuple[str, ...]:
+    """Run each check on what it needs and return their names.  Raises one `ConformanceFailure` that lists all."""
     failures: list[str] = []
-    for check in runnable:
+    for check in checks:
         try:
-            await check.run(make_store, make_second)
+            await check.run(*what)
         except ConformanceFailure as failure:
             failures.append(str(failure))
     if failures:
-        raise ConformanceFailure("\n".join([f"{len(failures)} of {len(runnable)} checks failed", *failures]))
-    return Report(
-        passed=tuple(check.name for check in runnable),
-        not_run=tuple(check.name for check in CHECKS if check not in runnable),
-    )
+        raise ConformanceFailure("\n".join([f"{len(failures)} of {len(checks)} checks failed", *failures]))
+    return tuple(check.name for check in checks)
 
 
 _checks: list[Check] = []
@@ -148,6 +169,21 @@ async def read_from_every_position_gives_the_rest(stores: Stores, _: Stores) -> 
     await _append(stores, events)
     for k in range(9):
         _want(_stored(events[k:]), await _log(stores, "e", k), f"events from {k} of 6")
+
+
+@_check("K-LOG-1")
+async def log_can_be_read_one_event_at_a_time(stores: Stores, _: Stores) -> None:
+    # The port has no pages: a reader that wants some of the events takes the first of them, and asks again after them.
+    events = chain("e", 24)
+    seen: list[StoredEvent] = []
+    for first, size in ((0, 1), (1, 2), (3, 7), (10, 1), (11, 13)):
+        await _append(stores, events[first : first + size])
+        for _step in range(size - 1 if first else 0):  # always one behind, so that it begins within batches
+            seen += (await _log(stores, "e", len(seen)))[:1]
+        await stores.events.truncate_prefix("e", len(seen) - 1)
+    while page := (await _log(stores, "e", len(seen)))[:1]:
+        seen += page
+    _want(_stored(events), seen, "a log that was read one event at a time, and dropped behind")
 
 
 @_check("K-LOG-4")
@@ -455,15 +491,33 @@ async def odd_ids_are_kept_apart(stores: Stores, _: Stores) -> None:
 
 
 @_check("K-LOG-6")
-async def megabyte_payloads_are_kept(stores: Stores, _: Stores) -> None:
-    text = encode("é😀\0x" * 125_000)
-    events = [_event("e", 0, GENESIS_HASH, text), *chain("e", 2)[1:]]
+async def payloads_of_5_mb_are_kept(stores: Stores, _: Stores) -> None:
+    text = large_json()
+    big = _event("e", 0, GENESIS_HASH, text)
+    events = [big, _event("e", 1, big.hash, text)]
     await _append(stores, events)
     await stores.snapshots.save("e", StoredSnapshot(sequence=0, text=text))
     await stores.mailbox.put("e", _delivery("d", payload_text=text))
-    _want(_stored(events), await _log(stores, "e"), "a log with a payload of 1 MB")
-    _want_json(text, (await _load(stores, "e")).text, "a snapshot of 1 MB")
-    _want([text], [d.payload_text for d in await stores.mailbox.pending("e")], "a delivery of 1 MB")
+    _want(_stored(events), await _log(stores, "e"), "a log with two payloads of 5 MB")
+    _want_json(text, (await _load(stores, "e")).text, "a snapshot of 5 MB")
+    _want([text], [d.payload_text for d in await stores.mailbox.pending("e")], "a delivery of 5 MB")
+
+
+@_check("K-LOG-4")
+async def falsy_values_are_kept(stores: Stores, _: Stores) -> None:
+    # None of them is nothing, and no two are the same.
+    for i, text in enumerate(FALSY_JSON):
+        event = _event(text, 0, GENESIS_HASH, text)
+        await _append(stores, [event], flow_id="", due_ms=0)
+        await stores.snapshots.save(text, StoredSnapshot(sequence=0, text=text))
+        sent = [_delivery("", on="", correlation_key="", payload_text=text), _delivery(f"d{i}", correlation_key=None)]
+        for delivery in sent:
+            await stores.mailbox.put(text, delivery)
+        wanted = CatalogueEntry(execution_id=text, flow_id="", status="running", head=0, due_ms=0, fence=0)
+        _want(wanted, await stores.events.entry(text), f"the entry of an execution with {text}")
+        _want(_stored([event]), await _log(stores, text), f"a log with {text}")
+        _want(text, encode(decode((await _load(stores, text)).text)), "a snapshot")
+        _want(sent, list(await stores.mailbox.pending(text)), f"deliveries, one with {text}")
 
 
 # ---- concurrency -----------------------------------------------------------------------------------------------------
@@ -556,6 +610,17 @@ ODD_JSON = (
     r'{"z":1,"a":[0.1,1e21,-5e-324,9007199254740991,true,null],"\u0000":"\u0000\ud800\\","B":"\"é😀\u2028","":{}}'
 )
 """JSON with its keys in no order and with what databases stumble over: NUL, a lone surrogate, extreme numbers."""
+
+FALSY_JSON = ("0", '""', "false", "null", "[]", "{}")
+"""JSON of what Python takes for false."""
+
+
+@functools.cache
+def large_json() -> str:
+    """Return 5 MB of JSON: some that no store can compress, some that hardly fits its encoding, many numbers."""
+    noise = hashlib.shake_256(b"noise").hexdigest(2_250_000)
+    return encode({"noise": noise, "odd": "é😀\0\x1b" * 30_000, "numbers": [0.5] * 3_000})
+
 
 ODD_IDS = (
     "",
@@ -697,15 +762,7 @@ NOTIFICATION_CHECKS: tuple[NotificationCheck, ...] = tuple(_notification_checks)
 
 async def check_notifications(make: MakeNotifying) -> tuple[str, ...]:
     """Run every check of the port `Notifications` and return their names.  Raises as `check_all`."""
-    failures: list[str] = []
-    for check in NOTIFICATION_CHECKS:
-        try:
-            await check.run(make)
-        except ConformanceFailure as failure:
-            failures.append(str(failure))
-    if failures:
-        raise ConformanceFailure("\n".join([f"{len(failures)} of {len(NOTIFICATION_CHECKS)} checks failed", *failures]))
-    return tuple(check.name for check in NOTIFICATION_CHECKS)
+    return await run_each(NOTIFICATION_CHECKS, make)
 
 
 async def _wait_until_at(stores: Stores, wakeups: Wakeups, head: int) -> None:

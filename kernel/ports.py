@@ -53,6 +53,7 @@ class EventStore(Protocol):
     async def read_from(self, execution_id: str, sequence: int) -> Sequence[StoredEvent]:
         """Return all events from `sequence` on, in order; none for an unknown execution or past the end.
 
+        There are no pages: all of them are of one moment.  Who wants some takes the first, and asks again after them.
         Raises `LogTruncated` if `sequence` lies below the first event that is still stored (K-LOG-1).
         """
 
@@ -172,7 +173,10 @@ class Disposal(Protocol):
     """Deleting executions (K-USER-1)."""
 
     async def delete(self, execution_id: str) -> None:
-        """Forget log, catalogue entry, snapshot and deliveries, all at once; a no-op for an unknown execution."""
+        """Forget log, catalogue entry, snapshot, deliveries and lease, all at once; a no-op for an unknown execution.
+
+        Content that its events refer to stays: a fork may refer to it, too.
+        """
 
 
 class ContentStore(Protocol):

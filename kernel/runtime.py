@@ -322,7 +322,8 @@ class Runtime:
     async def delete(self, execution_id: str) -> None:
         """Forget an execution that has ended, and all that is stored of it; an unknown one is no error (K-USER-1).
 
-        Its id may be used again.  Raises `NotEnded`, `StoreUnavailable`.
+        Its id may be used again.  Payloads kept by reference stay in the content store: forks may share them, of which
+        nothing keeps count.  Raises `NotEnded`, `StoreUnavailable`.
         """
         if self._stores.disposal is None:
             raise ValueError("nothing can be deleted: the stores have no `disposal`")

@@ -1,16 +1,14 @@
 """The PostgreSQL store on a real server: the kit, and what the kit cannot see (K-LOG-2, K-LOG-5, K-RUN-6)."""
 
 import contextlib
+import json
 import os
 import random
 import signal
 import struct
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -28,6 +26,8 @@ from kernel.adapters.postgres import PostgresStore, open_postgres
 from kernel.adapters.postgres_schema import SCHEMA_VERSION
 from kernel.adapters.postgres_wakeups import PAYLOAD_BYTES_MAX
 from kernel.conformance import CHECKS, NOTIFICATION_CHECKS, ODD_JSON, Check, NotificationCheck, chain
+from kernel.conformance_processes import Shared, Writer, logged
+from kernel.conformance_writer import fill, retry
 from kernel.errors import (
     AppendUnknown,
     ConcurrencyConflict,
@@ -41,14 +41,10 @@ from kernel.errors import (
     StoreVersion,
     UnknownExecution,
 )
-from kernel.events import GENESIS_HASH, Envelope, StoredEvent, parse
+from kernel.events import GENESIS_HASH, Envelope, seal
 from kernel.jsonform import decode, encode
 from kernel.ports import Delivery, Notifications, StoredSnapshot, Stores, Wakeups
 from tests.kernel.postgres_server import NoServer, Server
-from tests.kernel.postgres_writer import event, fill
-
-KILLS = int(os.environ.get("LOOM_STORE_KILLS", "20"))
-"""How many writers are killed: 20 by default, more at night."""
 
 Use = Callable[..., Any]
 
@@ -88,6 +84,19 @@ def hold(server: Server, schema: str) -> Callable[[], contextlib.AbstractContext
             yield
 
     return hold
+
+
+def event(sequence: int, text: str = '"text"', previous: str = GENESIS_HASH, name: str = "e") -> Envelope:
+    """Return an event of the execution `name`."""
+    return seal(
+        execution_id=name,
+        sequence=sequence,
+        type="TRIED",
+        payload_text=text,
+        timestamp_ms=1,
+        append_id=f"test/{sequence}",
+        previous_hash=previous,
+    )
 
 
 async def nothing(store: PostgresStore) -> None:
@@ -549,26 +558,6 @@ def test_event_beyond_the_head_is_not_overwritten(use: Use, operator: Any) -> No
 
     use(body)
     assert (0,) == operator.execute("SELECT head FROM executions").fetchone()
-
-
-def test_payloads_of_5_mb_are_kept(use: Use) -> None:
-    text = encode(
-        {"random": random.Random(1).randbytes(1_700_000).hex(), "odd": "é😀\0\x1b" * 100_000, "n": [0.5] * 100_000}
-    )
-    assert len(text.encode()) > 5_000_000
-
-    async def body(store: PostgresStore) -> None:
-        big = event(0, text)
-        await append(store, big, event(1, text, big.hash))
-        assert [StoredEvent(0, big.text, big.hash)] == (await store.read_from("e", 0))[:1]
-        await store.save("e", StoredSnapshot(sequence=0, text=text))
-        snapshot = await store.load("e")
-        assert snapshot is not None
-        assert decode(text) == decode(snapshot.text)
-        await store.put("e", Delivery(delivery_id="d", on="", correlation_key=None, payload_text=text))
-        assert text == (await store.pending("e"))[0].payload_text
-
-    use(body)
 
 
 def test_long_batches_land_whole(use: Use) -> None:
@@ -1083,119 +1072,22 @@ def test_closed_store_tells_its_subscribers(use: Use) -> None:
     use(body)
 
 
-# ---- processes and crashes -------------------------------------------------------------------------------------------
+# ---- crashes of the server -------------------------------------------------------------------------------------------
 
 
-@attrs.frozen
-class Writer:
-    """A process that appends batches to one execution, and says on a pipe which it knows to be durable."""
+def test_server_that_crashes_keeps_what_it_acknowledged(use: Use, server: Server, schema: str) -> None:
+    place = json.dumps([server.dsn, schema])
+    shared = Shared(opener="tests.kernel.openers:postgresql", make_place=lambda: place)
+    acknowledged: list[tuple[int, str]] = []
+    errors: list[Exception] = []
 
-    process: subprocess.Popen[str]
+    async def refused(error: Exception) -> None:
+        errors.append(error)
+        await retry(error)
 
-    @classmethod
-    def spawn(cls, dsn: str, schema: str, upto: int, *, claim: bool) -> "Writer":
-        """Start the process; it waits for `go` before it opens the store, so that several can begin at once."""
-        program = Path(__file__).with_name("postgres_writer.py")
-        command = [sys.executable, str(program), dsn, schema, str(upto), "claim" if claim else "share"]
-        root = str(program.parents[2])
-        environment = {**os.environ, "PYTHONPATH": root}
-        pipe = subprocess.PIPE
-        return cls(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment, cwd=root))
-
-    def wait_ready(self) -> None:
-        assert ["ready"] == next(self.lines())
-
-    def go(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write("go\n")
-        self.process.stdin.flush()
-
-    def lines(self) -> Iterator[list[str]]:
-        """Return what it says: `ready` and `opened`, then `<first> <last> <hash of last>` of each batch it has won."""
-        assert self.process.stdout is not None
-        return (line.split() for line in self.process.stdout if line.endswith("\n"))
-
-    def end(self) -> None:
-        """Kill it, if it is still there, and close its pipes."""
-        with self.process:
-            self.process.kill()
-
-
-@pytest.fixture
-def spawn(server: Server, schema: str) -> Iterator[Callable[..., Writer]]:
-    """Return what starts a writer; none outlives the test."""
-    writers: list[Writer] = []
-
-    def start(upto: int, *, claim: bool) -> Writer:
-        writers.append(Writer.spawn(server.dsn, schema, upto, claim=claim))
-        return writers[-1]
-
-    yield start
-    for writer in writers:
-        writer.end()
-
-
-async def logged(store: PostgresStore) -> list[Envelope]:
-    """Return the whole log; its chain is whole, its batches are whole, and the catalogue agrees with it."""
-    await store.claim("e", "reader")  # waits for what a dead writer has under way
-    events = [parse(one) for one in await store.read_from("e", 0)]
-    entry = await store.entry("e")
-    assert entry is not None
-    assert [GENESIS_HASH, *(one.hash for one in events)][:-1] == [one.previous_hash for one in events]
-    assert [*range(len(events))] == [one.sequence for one in events]
-    assert (len(events) - 1, len(events) - 1) == (entry.head, entry.due_ms), "the catalogue row is the last append's"
-    assert '"last":true' in events[-1].text, "half a batch"
-    return events
-
-
-def test_one_process_wins_each_position(use: Use, spawn: Callable[..., Writer]) -> None:
-    length = 300
-    writers = [spawn(length, claim=False) for _ in range(3)]
-    for writer in writers:
-        writer.wait_ready()
-    for writer in writers:
-        writer.go()
-    said = [list(writer.lines()) for writer in writers]
-    assert [0, 0, 0] == [writer.process.wait() for writer in writers]
-    events = use(logged)
-    won = sorted((int(first), int(last), hash) for lines in said for first, last, hash in lines[1:])
-    assert [*range(len(events))] == [position for first, last, _ in won for position in range(first, last + 1)]
-    assert {events[last].hash for _, last, _ in won} == {hash for _, _, hash in won}
-    assert len(events) >= length
-    assert sum(len(lines) > 1 for lines in said) > 1, "a race that one process runs alone shows nothing"
-
-
-def test_killed_writers_lose_nothing_they_acknowledged(use: Use, spawn: Callable[..., Writer]) -> None:
-    chance = random.Random(7)
-    after = spawn(10**6, claim=True)
-    acknowledged = 0
-    events: list[Envelope] = []
-    for _ in range(KILLS):
-        writer, after = after, spawn(10**6, claim=True)  # starts up while this one works
-        writer.wait_ready()
-        writer.go()
-        lines = writer.lines()
-        said = [next(lines) for _ in range(2 + chance.choice((0, 1, 3, 10)))]
-        time.sleep(chance.uniform(0, 0.003))
-        os.kill(writer.process.pid, signal.SIGKILL)
-        said += lines
-        writer.end()
-        events = use(logged)
-        for _, last, hash in said[1:]:
-            assert hash == events[int(last)].hash, f"event {last} was acknowledged"
-        acknowledged += len(said) - 1
-    assert acknowledged >= KILLS
-    use(partial(fill, upto=len(events) + 5, claim=True))
-    assert len(use(logged)) >= len(events) + 5, "the next owner goes on"
-
-
-def test_server_that_crashes_keeps_what_it_acknowledged(use: Use, server: Server, spawn: Callable[..., Writer]) -> None:
     async def body(store: PostgresStore) -> None:
-        other = spawn(10**6, claim=False)
         other.wait_ready()
         other.go()
-        acknowledged: list[tuple[int, str]] = []
-        errors: list[Exception] = []
         with trio.CancelScope() as scope:
 
             async def crash() -> None:
@@ -1204,15 +1096,19 @@ def test_server_that_crashes_keeps_what_it_acknowledged(use: Use, server: Server
                 await until(lambda: len(acknowledged) >= 30)
                 scope.cancel()
 
+            def won(_first: int, last: int, hash: str) -> None:
+                acknowledged.append((last, hash))
+
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(crash)
-                nursery.start_soon(partial(fill, store, upto=10**6, claim=False, errors=errors, won=acknowledged))
+                nursery.start_soon(partial(fill, store.stores, 10**6, writer="here", fence=0, won=won, refused=refused))
         other.process.kill()
         said = [(int(last), hash) for _, last, hash in (line for line in other.lines() if len(line) == 3)]
-        events = await logged(store)
+        events = await logged(store.stores)
         for last, hash in acknowledged + said:
             assert hash == events[last].hash, f"event {last} was acknowledged"
         assert {type(error) for error in errors} <= {StoreUnavailable, AppendUnknown}
         assert errors, "a crash that nobody has noticed shows nothing"
 
-    use(body)
+    with Writer.spawn(shared, place, "share", 10**6) as other:
+        use(body)

@@ -1,17 +1,9 @@
-"""The SQLite store where the conformance kit cannot look: files, locks, full disks, processes that die.
-
-Run as a program, this file is the writer process that the tests at the end race and kill.
-"""
+"""The SQLite store where the conformance kit cannot look: files, locks, full disks."""
 
 import os
-import random
 import resource
-import signal
 import sqlite3
-import subprocess
-import sys
-import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +24,8 @@ from kernel.errors import (
     StoreVersion,
     UnknownExecution,
 )
-from kernel.events import GENESIS_HASH, Envelope, StoredEvent, parse, seal
+from kernel.events import GENESIS_HASH, Envelope, seal
 from kernel.ports import Delivery, StoredSnapshot
-
-KILLS = int(os.environ.get("LOOM_STORE_KILLS", "20"))
-"""How many writers are killed: 20 by default, more at night."""
 
 BIG = 300_000
 
@@ -369,142 +358,3 @@ def test_closing_waits_for_the_write_under_way(path: Path) -> None:
 
     trio.run(body)
     assert [*range(50)] == use(path, positions)
-
-
-# ---- processes -------------------------------------------------------------------------------------------------------
-
-
-@attrs.frozen
-class Writer:
-    """A process that appends batches to one execution, and says on a pipe which it knows to be durable."""
-
-    process: subprocess.Popen[str]
-
-    @classmethod
-    def spawn(cls, path: Path, upto: int, *, claim: bool) -> "Writer":
-        """Start the process; it waits for `go` before it opens the store, so that several can begin at once."""
-        command = [sys.executable, __file__, str(path), str(upto), "claim" if claim else "share"]
-        root = str(Path(__file__).parents[2])
-        environment = {**os.environ, "PYTHONPATH": root}
-        pipe = subprocess.PIPE
-        return cls(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment, cwd=root))
-
-    def wait_ready(self) -> None:
-        assert ["ready"] == next(self.lines())
-
-    def go(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write("go\n")
-        self.process.stdin.flush()
-
-    def lines(self) -> Iterator[list[str]]:
-        """Return what it says: `ready` and `opened`, then `<first> <last> <hash of last>` of each batch it has won."""
-        assert self.process.stdout is not None
-        return (line.split() for line in self.process.stdout if line.endswith("\n"))
-
-    def end(self) -> None:
-        """Kill it, if it is still there, and close its pipes."""
-        with self.process:
-            self.process.kill()
-
-
-@pytest.fixture
-def spawn(path: Path) -> Iterator[Callable[..., Writer]]:
-    """Return what starts a writer; none outlives the test."""
-    writers: list[Writer] = []
-
-    def start(upto: int, *, claim: bool) -> Writer:
-        writers.append(Writer.spawn(path, upto, claim=claim))
-        return writers[-1]
-
-    yield start
-    for writer in writers:
-        writer.end()
-
-
-def logged(path: Path) -> list[Envelope]:
-    """Return the whole log; its chain is whole, its batches are whole, and the catalogue agrees with it."""
-
-    async def read(store: SqliteStore) -> tuple[list[StoredEvent], Any]:
-        return [*await store.read_from("e", 0)], await store.entry("e")
-
-    stored, entry = use(path, read)
-    events = [parse(one) for one in stored]
-    hashes = [GENESIS_HASH, *(one.hash for one in events)]
-    assert hashes[:-1] == [one.previous_hash for one in events]
-    assert [*range(len(events))] == [one.sequence for one in events]
-    assert (entry.head if entry else -1) == len(events) - 1
-    assert not events or entry.due_ms == len(events) - 1, "the catalogue row is the last append's"
-    assert not events or '"last":true' in events[-1].text, "half a batch"
-    return events
-
-
-def test_one_process_wins_each_position(path: Path, spawn: Callable[..., Writer]) -> None:
-    length = 300
-    writers = [spawn(length, claim=False) for _ in range(3)]
-    for writer in writers:
-        writer.wait_ready()
-    for writer in writers:
-        writer.go()
-    said = [list(writer.lines()) for writer in writers]
-    assert [0, 0, 0] == [writer.process.wait() for writer in writers]
-    events = logged(path)
-    won = sorted((int(first), int(last), hash) for lines in said for first, last, hash in lines[1:])
-    assert [*range(len(events))] == [position for first, last, _ in won for position in range(first, last + 1)]
-    assert {events[last].hash for _, last, _ in won} == {hash for _, _, hash in won}
-    assert len(events) >= length
-    assert sum(len(lines) > 1 for lines in said) > 1, "a race that one process runs alone shows nothing"
-
-
-def test_killed_writers_lose_nothing_they_acknowledged(path: Path, spawn: Callable[..., Writer]) -> None:
-    chance = random.Random(7)
-    after = spawn(10**6, claim=True)
-    acknowledged = 0
-    for _ in range(KILLS):
-        writer, after = after, spawn(10**6, claim=True)  # starts up while this one works
-        writer.wait_ready()
-        writer.go()
-        lines = writer.lines()
-        said = [next(lines) for _ in range(1 + chance.choice((0, 1, 3, 10, 30)))]
-        time.sleep(chance.uniform(0, 0.003))
-        os.kill(writer.process.pid, signal.SIGKILL)
-        said += lines
-        writer.end()
-        events = logged(path)
-        for _, last, hash in said[1:]:
-            assert hash == events[int(last)].hash, f"event {last} was acknowledged"
-        acknowledged += len(said) - 1
-    assert acknowledged >= KILLS
-    use(path, lambda store: fill(store, len(events) + 5, claim=True))
-    assert len(logged(path)) >= len(events) + 5, "the next owner goes on"
-
-
-async def fill(store: SqliteStore, upto: int, *, claim: bool) -> None:
-    """Append batches of one to three events until the log is `upto` long; say which batches are durable."""
-    fence = await store.claim("e", str(os.getpid())) if claim and await store.entry("e") else 0
-    while len(log := await store.read_from("e", 0)) < upto:
-        batch: list[Envelope] = []
-        for left in range(len(log) % 3, -1, -1):
-            previous = batch[-1].hash if batch else log[-1].hash if log else GENESIS_HASH
-            payload = f'{{"last":{str(left == 0).lower()},"writer":{os.getpid()}}}'
-            batch.append(event(len(log) + len(batch), payload, previous))
-        first, last = batch[0].sequence, batch[-1].sequence
-        try:
-            await store.append("e", first, batch, fence=fence, flow_id="f", status="running", due_ms=last)
-        except ConcurrencyConflict:
-            continue
-        os.write(1, f"{first} {last} {batch[-1].hash}\n".encode())
-
-
-async def write(path: str, upto: int, *, claim: bool) -> None:
-    """Open the store and fill the log."""
-    async with open_sqlite(path, busy_ms=20_000) as store:
-        store._writer.execute("PRAGMA wal_autocheckpoint = 8")  # so that checkpoints are killed as well
-        os.write(1, b"opened\n")
-        await fill(store, upto, claim=claim)
-
-
-if __name__ == "__main__":
-    os.write(1, b"ready\n")
-    if sys.stdin.readline() == "go\n":
-        trio.run(lambda: write(sys.argv[1], int(sys.argv[2]), claim=sys.argv[3] == "claim"))

@@ -10,6 +10,7 @@ import tempfile
 import unicodedata
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -20,8 +21,10 @@ from kernel import conformance
 from kernel.adapters.memory import MemoryStore
 from kernel.adapters.sqlite import SqliteStore, open_sqlite
 from kernel.conformance import CHECKS, Check, ConformanceFailure, MakeStore, check_all
+from kernel.conformance_flows import FLOW_CHECKS
 from kernel.errors import ConcurrencyConflict, Fenced, LogTruncated, UnknownExecution
 from kernel.events import StoredEvent
+from kernel.jsonform import decode, encode
 from kernel.ports import Stores
 
 
@@ -58,6 +61,49 @@ MAKERS: dict[str, MakeStore] = {
 @pytest.mark.parametrize("store", MAKERS)
 def test_store_conforms(store: str, check: Check) -> None:
     trio.run(check.run, MAKERS[store], second_handle)
+
+
+@pytest.mark.parametrize("check", FLOW_CHECKS, ids=lambda check: check.name)
+def test_flows_run_on_each_store(open_store: Any, check: Check) -> None:
+    @contextlib.asynccontextmanager
+    async def make() -> AsyncIterator[Stores]:
+        async with open_store() as store:
+            yield store.stores
+
+    trio.run(check.run, make)
+
+
+class NothingForNone(MemoryStore):
+    """A snapshot loses what is false."""
+
+    async def save(self, execution_id, snapshot):
+        state = decode(snapshot.text)
+        steps = state["state"]["steps"]
+        steps = {
+            name: {key: kept for key, kept in step.items() if kept or key != "output"} for name, step in steps.items()
+        }
+        state["state"]["steps"] = steps
+        await super().save(execution_id, attrs.evolve(snapshot, text=encode(state)))
+
+
+class RenumbersDecisions(MemoryStore):
+    """A snapshot has its decisions in the order of their keys, and says so."""
+
+    async def save(self, execution_id, snapshot):
+        state = decode(snapshot.text)
+        for seq, entry in enumerate(state["state"]["variables"]["_decisions"].values(), start=1):
+            entry["seq"] = seq
+        await super().save(execution_id, attrs.evolve(snapshot, text=encode(state)))
+
+
+@pytest.mark.parametrize(("name", "broken"), [(0, NothingForNone), (1, RenumbersDecisions)])
+def test_flows_on_a_broken_store_fail_the_check(name: int, broken: type[MemoryStore]) -> None:
+    @contextlib.asynccontextmanager
+    async def make() -> AsyncIterator[Stores]:
+        yield broken().stores
+
+    with pytest.raises(ConformanceFailure, match=FLOW_CHECKS[name].name):
+        trio.run(FLOW_CHECKS[name].run, make)
 
 
 # ---- stores that are broken in one way each --------------------------------------------------------------------------
@@ -263,6 +309,23 @@ class DuplicateReplaces(MemoryStore):
         return new
 
 
+@seen_by("log_can_be_read_one_event_at_a_time")
+class ReadsFromTheMiddleOfNothing(MemoryStore):
+    """Begins every read at an even position, as one with pages of two might."""
+
+    async def read_from(self, execution_id, sequence):
+        return await super().read_from(execution_id, max(sequence - sequence % 2, self._first(execution_id)))
+
+    def _first(self, execution_id):
+        return self._executions[execution_id].first if execution_id in self._executions else 0
+
+
+@seen_by("falsy_values_are_kept")
+class NoDueTimeAtZero(MemoryStore):
+    async def append(self, execution_id, expected, batch, *, due_ms, **catalogue):
+        await super().append(execution_id, expected, batch, due_ms=due_ms or None, **catalogue)
+
+
 @seen_by("deliveries_come_back_exactly")
 class NoKeyIsAnEmptyKey(MemoryStore):
     async def put(self, execution_id, delivery):
@@ -282,7 +345,7 @@ class NormalisesIds(MemoryStore):
         return await super().put(unicodedata.normalize("NFC", execution_id), delivery)
 
 
-@seen_by("megabyte_payloads_are_kept")
+@seen_by("payloads_of_5_mb_are_kept")
 class CutsLongTexts(MemoryStore):
     async def read_from(self, execution_id, sequence):
         events = await super().read_from(execution_id, sequence)

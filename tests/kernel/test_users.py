@@ -12,9 +12,9 @@ import trio
 
 from kernel import ExecutionFailed, NoJsonForm, TooLarge, TypedFailure, flow, step
 from kernel.adapters.memory import MemoryStore
-from kernel.adapters.sqlite import open_sqlite
 from kernel.codec import with_codec
-from kernel.conformance import CHECKS
+from kernel.conformance import CHECKS, ConformanceFailure
+from kernel.conformance_content import CONTENT_CHECKS
 from kernel.content import with_content
 from kernel.errors import ContentMissingError, CorruptLog, NotEnded, UnknownExecution
 from kernel.ports import Delivery
@@ -246,22 +246,70 @@ def test_content_that_is_missing_or_was_edited_is_an_error_and_no_state(make_ben
     trio.run(story)
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite"])
-def test_content_stores_keep_what_they_are_given(tmp_path, kind):
+@pytest.mark.parametrize("check", CONTENT_CHECKS, ids=lambda check: check.name)
+def test_content_stores_conform(open_store, check):
     # K-LOG-6
-    async def story(store):
-        assert await store.content("h") is None
-        for _ in range(2):
-            await store.put_content("h", '"é\\ud800"')
-        return await store.content("h")
+    @contextlib.asynccontextmanager
+    async def make():
+        async with open_store() as store, open_store() as other:
+            yield store.stores, store, other
 
-    async def on_a_store():
-        if kind == "memory":
-            return await story(MemoryStore())
-        async with open_sqlite(tmp_path / "s.db", inline=True) as store:
-            return await story(store)
+    trio.run(check.run, make)
 
-    assert '"é\\ud800"' == trio.run(on_a_store)
+
+class KeepsTheFirstLine(MemoryStore):
+    async def content(self, hash):
+        text = await super().content(hash)
+        return text and text[:100_000]
+
+
+class NothingIsEmpty(MemoryStore):
+    async def content(self, hash):
+        return await super().content(hash) or ""
+
+
+class RefusesAgain(MemoryStore):
+    async def put_content(self, hash, text):
+        assert hash not in self._contents
+        await super().put_content(hash, text)
+
+
+class DeletesContent(MemoryStore):
+    async def delete(self, execution_id):
+        await super().delete(execution_id)
+        self._contents.clear()
+
+
+class Forgets(MemoryStore):
+    async def put_content(self, hash, text):
+        self._contents[hash] = text if len(text) < 1_000 or "__loom" in text else '"forgotten"'
+
+
+BREAKAGES = {
+    "unknown_content_is_none": NothingIsEmpty,
+    "content_comes_back_exactly": KeepsTheFirstLine,
+    "content_may_be_put_again": RefusesAgain,
+    "content_outlives_the_executions_that_refer_to_it": DeletesContent,
+    "flow_with_large_payloads_sees_no_reference": Forgets,
+}
+
+
+def test_each_content_check_but_the_kernels_own_has_a_broken_store():
+    # `content_that_is_missing_is_an_error` is about the layer above the port
+    assert {*BREAKAGES, "content_that_is_missing_is_an_error"} == {check.name for check in CONTENT_CHECKS}
+
+
+@pytest.mark.parametrize("check", [c for c in CONTENT_CHECKS if c.name in BREAKAGES], ids=lambda check: check.name)
+def test_a_broken_content_store_does_not_conform(check):
+    # K-LOG-6
+    broken = BREAKAGES[check.name]()
+
+    @contextlib.asynccontextmanager
+    async def make():
+        yield broken.stores, broken, broken
+
+    with pytest.raises(ConformanceFailure, match=check.name):
+        trio.run(check.run, make)
 
 
 # ---- codecs ----------------------------------------------------------------------------------------------------------
