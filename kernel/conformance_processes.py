@@ -16,6 +16,7 @@ times in a nightly run finds the rest.
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
@@ -234,9 +235,16 @@ def killed_writers_lose_nothing_they_acknowledged(shared: Shared, place: str) ->
         after.wait_ready()
         after.go()
         _want([OPENED], next(after.lines(), None), "what the next owner says")
-        [first, _, _] = next(after.lines())
+        [[first, _, _]] = _next(after.lines(), 1)
     _want(len(events), int(first), "where the next owner goes on")
     _want(True, acknowledged >= shared.kills, f"are {acknowledged} batches enough, of {shared.kills} that were killed")
+
+
+def _next(lines: Iterator[list[str]], count: int) -> list[list[str]]:
+    """Return what a writer that is at work says next."""
+    said = list(itertools.islice(lines, count))
+    _want(count, len(said), f"lines of a writer, which ended with {said[-1:]}")
+    return said
 
 
 def _killed(writer: Writer, chance: random.Random) -> list[list[str]]:
@@ -245,7 +253,7 @@ def _killed(writer: Writer, chance: random.Random) -> list[list[str]]:
     writer.go()
     lines = writer.lines()
     _want([OPENED], next(lines, None), "what a writer says")
-    said = [next(lines) for _ in range(1 + chance.choice((0, 1, 3, 10, 30)))]
+    said = _next(lines, 1 + chance.choice((0, 1, 3, 10, 30)))
     time.sleep(chance.uniform(0, 0.003))
     os.kill(writer.process.pid, signal.SIGKILL)
     said += lines
@@ -261,7 +269,7 @@ def overtaken_process_appends_nothing(shared: Shared, place: str) -> None:
         [writer] = writers(stack, shared, place, "own", 10**6, 1)
         writer.go()
         lines = writer.lines()
-        said = [next(lines) for _ in range(6)][1:]  # it is at work
+        said = _next(lines, 6)[1:]  # it is at work
         at_claim = ask(shared, place, logged)  # with a claim of its own
         *rest, last = list(lines)
         _want([OVERTAKEN], last, "the last word of a writer that was overtaken")

@@ -15,6 +15,7 @@ from kernel.adapters.memory import MemoryStore
 from kernel.codec import with_codec
 from kernel.conformance import CHECKS, ConformanceFailure
 from kernel.conformance_content import CONTENT_CHECKS
+from kernel.conformance_disposal import DISPOSAL_CHECKS
 from kernel.content import with_content
 from kernel.errors import ContentMissingError, CorruptLog, NotEnded, UnknownExecution
 from kernel.ports import Delivery
@@ -76,6 +77,78 @@ def test_what_is_deleted_is_gone_and_its_id_is_free(make_bench, open_store):
             await story(make_bench(store=store))
 
     trio.run(on_a_store)
+
+
+@pytest.mark.parametrize("check", DISPOSAL_CHECKS, ids=lambda check: check.name)
+def test_stores_conform_in_deleting(open_store, check):
+    # K-USER-1
+    @contextlib.asynccontextmanager
+    async def handle(_stores=None):
+        async with open_store() as store:
+            yield store.stores
+
+    trio.run(check.run, handle, handle)
+
+
+class KeepsTheMail(MemoryStore):
+    async def delete(self, execution_id):
+        mail = self._mail.get(execution_id, {})
+        await super().delete(execution_id)
+        if mail:
+            self._mail[execution_id] = mail
+
+
+class DeletesWhatItHas(MemoryStore):
+    async def delete(self, execution_id):
+        assert execution_id in self._executions
+        await super().delete(execution_id)
+
+
+class RemembersTheOwner(MemoryStore):
+    async def claim(self, execution_id, owner):
+        return 1 if execution_id not in self._executions else await super().claim(execution_id, owner)
+
+
+class KeepsTheSnapshot(MemoryStore):
+    """Hidden, but a newer one has to be newer than it."""
+
+    async def save(self, execution_id, snapshot):
+        self.newest = max(getattr(self, "newest", -1), snapshot.sequence)
+        if snapshot.sequence == self.newest:
+            await super().save(execution_id, snapshot)
+
+
+class DeletesBitByBit(MemoryStore):
+    async def delete(self, execution_id):
+        execution = self._executions.get(execution_id)
+        if execution is not None:
+            await trio.lowlevel.checkpoint()
+            del execution.events[:2]
+            await trio.lowlevel.checkpoint()
+        kept = execution is not None and execution.events
+        await super().delete(execution_id)
+        if kept and len(kept) < 4:
+            self._executions[execution_id] = execution
+
+
+NOT_DELETING = {
+    "deleted_execution_is_forgotten_whole": KeepsTheMail,
+    "deletion_of_what_is_not_there_is_no_error": DeletesWhatItHas,
+    "who_worked_on_a_deleted_execution_is_refused": RemembersTheOwner,
+    "id_of_a_deleted_execution_begins_anew": KeepsTheSnapshot,
+    "deletion_and_append_at_once_leave_nothing": DeletesBitByBit,
+}
+
+
+@pytest.mark.parametrize("check", DISPOSAL_CHECKS, ids=lambda check: check.name)
+def test_a_store_that_deletes_badly_does_not_conform(check):
+    # K-USER-1
+    @contextlib.asynccontextmanager
+    async def make():
+        yield NOT_DELETING[check.name]().stores
+
+    with pytest.raises(ConformanceFailure, match=check.name):
+        trio.run(check.run, make, contextlib.nullcontext)
 
 
 # ---- size limits -----------------------------------------------------------------------------------------------------
