@@ -19,7 +19,6 @@ from __future__ import annotations
 import itertools
 import os
 import random
-import signal
 import subprocess
 import sys
 import threading
@@ -255,7 +254,7 @@ def _killed(writer: Writer, chance: random.Random) -> list[list[str]]:
     _want([OPENED], next(lines, None), "what a writer says")
     said = _next(lines, 1 + chance.choice((0, 1, 3, 10, 30)))
     time.sleep(chance.uniform(0, 0.003))
-    os.kill(writer.process.pid, signal.SIGKILL)
+    writer.process.kill()
     said += lines
     writer.close()
     return said

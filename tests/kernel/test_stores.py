@@ -96,14 +96,14 @@ class RenumbersDecisions(MemoryStore):
         await super().save(execution_id, attrs.evolve(snapshot, text=encode(state)))
 
 
-@pytest.mark.parametrize(("name", "broken"), [(0, NothingForNone), (1, RenumbersDecisions)])
-def test_flows_on_a_broken_store_fail_the_check(name: int, broken: type[MemoryStore]) -> None:
+@pytest.mark.parametrize(("nth", "broken"), [(0, NothingForNone), (1, RenumbersDecisions)])
+def test_flows_on_a_broken_store_fail_the_check(nth: int, broken: type[MemoryStore]) -> None:
     @contextlib.asynccontextmanager
     async def make() -> AsyncIterator[Stores]:
         yield broken().stores
 
-    with pytest.raises(ConformanceFailure, match=FLOW_CHECKS[name].name):
-        trio.run(FLOW_CHECKS[name].run, make)
+    with pytest.raises(ConformanceFailure, match=FLOW_CHECKS[nth].name):
+        trio.run(FLOW_CHECKS[nth].run, make)
 
 
 # ---- stores that are broken in one way each --------------------------------------------------------------------------
