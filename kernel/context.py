@@ -116,8 +116,8 @@ class Context:
     async def execute(self, step: Step, input: Json = None, *, key: str | None = None) -> Json:
         """Return the step's output: the recorded one, or that of running its effect now (K-FLOW-1).
 
-        Raises the step's typed failures, the effect's own exception, `StepTimeout`, `DuplicateStep`, `UnknownEffect`,
-        `NoJsonForm` for an input or output that cannot be recorded.
+        Raises the step's typed failures, the effect's own exception, `StepTimeout`, `DuplicateStep`, and `NoJsonForm`
+        for an input or output that cannot be recorded.  If its tool has no effect here, the execution blocks.
         """
         return await self.execute_as(step.id if key is None else f"{step.id}[{key}]", step, input)
 
@@ -195,9 +195,11 @@ class Context:
     def _find_effect(self, step: Step) -> Effect:
         effect = step.effect if step.effect is not None else self._registry.get(step.tool)
         if effect is None:
-            raise UnknownEffect(
-                f"step {step.id!r} names the tool {step.tool!r}, for which no effect is registered; "
-                f"registered are {sorted(self._registry)}"
+            raise self.block(
+                UnknownEffect(
+                    f"step {step.id!r} names the tool {step.tool!r}, for which no effect is registered; "
+                    f"registered are {sorted(self._registry)}"
+                )
             )
         return effect
 

@@ -234,10 +234,6 @@ class DuplicateStep(KernelError):
     """The same step id was used twice in one run; give the calls different keys (K-FLOW-1)."""
 
 
-class UnknownEffect(KernelError):
-    """A step names a tool for which no effect is registered (K-FLOW-1)."""
-
-
 class GateInBranch(KernelError):
     """A gate was awaited in a branch, or while one was open (K-FLOW-6)."""
 
@@ -287,6 +283,11 @@ class NonDeterministicFlow(BlockingSignal):
 
 class StepInDoubt(BlockingSignal):
     """An at-most-once step may have had its effect, and nobody knows: an operator has to say (K-FLOW-4)."""
+
+
+class UnknownEffect(BlockingSignal):
+    """A step that is to run names a tool for which no effect is registered: the execution blocks until there is one
+    (K-FLOW-1)."""
 
 
 class RunLost(ControlSignal):

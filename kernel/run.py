@@ -19,6 +19,7 @@ from kernel.errors import (
     StepInDoubt,
     Suspended,
     TypedFailure,
+    UnknownEffect,
     describe_error,
 )
 from kernel.journal import Journal
@@ -100,8 +101,8 @@ async def _cancel(journal: Journal, context: Context, ending: BaseException | No
 
 
 async def _block(journal: Journal, context: Context) -> None:
-    """The flow is not the one its log tells of, or a step is in doubt: stop, whatever the flow made of it, and undo
-    nothing (K-FLOW-4, K-FLOW-9)."""
+    """The flow is not the one its log tells of, a step is in doubt, or its effect is missing here: stop, whatever the
+    flow made of it, and undo nothing (K-FLOW-1, K-FLOW-4, K-FLOW-9)."""
     context.end("the execution is blocked")
     if context.signal is not None:
         raise context.signal  # lost or interrupted before: the owner starts again, and comes here again
@@ -110,6 +111,8 @@ async def _block(journal: Journal, context: Context) -> None:
     reason: dict[str, Json] = {"detail": str(context.blocker), "reason": "nondeterministic"}
     if isinstance(context.blocker, StepInDoubt):
         reason |= {"reason": "indoubt", "steps": [*sorted(context.doubts)]}
+    elif isinstance(context.blocker, UnknownEffect):
+        reason |= {"reason": "unregistered"}
     await journal.commit(events.EXECUTION_BLOCKED, encode(reason))
 
 

@@ -118,7 +118,7 @@ def test_b93_each_instance_is_undone_once_and_no_saga_waits_for_another(bench, b
 
 def test_b95_an_undo_that_nobody_knows_any_more_is_no_success(bench, booked):
     """Recovery passes over undo steps it has no code for, and ends as if all were undone."""
-    # K-SAGA-3 decides: the rest is undone, and the end is a failure that names what is not.
+    # K-FLOW-1 decides: the execution blocks and says which; when the code is back, the rollback is finished in order.
     ledger = []
     known = {"undoB": booked(ledger, "undoB").effect}
 
@@ -131,13 +131,16 @@ def test_b95_an_undo_that_nobody_knows_any_more_is_no_success(bench, booked):
 
     async def story():
         assert await bench.crash(lambda r: r.start(books, execution_id="x"), books, at=8, effects=known)
-        async with bench.process(books, effects={}) as runtime:  # the code for it is gone
-            await runtime.recover_all()
+        await bench.recover(books, effects={})  # the code for it is gone
+        state, undone = await bench.state(books), ledger[3:]
+        async with bench.process(books, effects=known) as runtime:
+            await runtime.resume_blocked("x")
             with pytest.raises(ExecutionFailed) as failed:
                 await runtime.wait_result("x")
-            return failed.value.error, (await runtime.state("x"))["status"]
+        return state["status"], state["blocked"], undone, failed.value.error
 
-    error, status = trio.run(story)
-    assert ("failed", "SagaCompensationError") == (status, error["type"])
-    assert "undoB#compensate:1: UnknownEffect" in error["message"]
-    assert ["A", "B", "C", "undoB#compensate:1", "undoA#compensate:0"] == ledger
+    status, why, undone, error = trio.run(story)
+    assert ("blocked", "unregistered", True) == (status, why["reason"], "tool 'undoB'" in why["detail"])
+    assert ["undoB#compensate:1"] == undone, "tried before the crash; nothing is undone out of its order"
+    assert ["undoB#compensate:1", "undoB#compensate:1", "undoA#compensate:0"] == ledger[3:]
+    assert "Stop" == error["type"]

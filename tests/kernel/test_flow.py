@@ -15,7 +15,6 @@ from kernel.errors import (
     GateInBranch,
     ReservedEventType,
     SyscallOutsideFlow,
-    UnknownEffect,
 )
 from kernel.events import parse
 from kernel.ports import Stores
@@ -210,34 +209,43 @@ def test_a_step_that_ended_unsettled_may_be_executed_again_in_the_same_run(bench
     assert ("up", [1, 2]) == (play(bench, f)[0], runs)
 
 
-def test_a_step_names_its_effect_by_tool_id_and_an_unknown_one_names_what_is_registered(bench):
+async def echo(_ectx, input):
+    return input
+
+
+def test_a_step_names_its_effect_by_its_id_or_by_a_tool_id(bench):
     # K-FLOW-1
-    async def tool(_ectx, input):
-        return input
+    @flow
+    async def f(ctx, _input):
+        return await ctx.execute(step("b"), 1), await ctx.execute(step("s", tool_id="a"), 2)
+
+    assert [1, 2] == play(bench, f, effects={"a": echo, "b": echo})[0]
+
+
+def test_a_step_whose_effect_is_not_registered_blocks_and_goes_on_when_it_is(bench):
+    # K-FLOW-1: a deployment that lacks something ends no execution, whatever the flow would make of an error
+    seen = []
 
     @flow
     async def f(ctx, _input):
-        by_id, by_tool = await ctx.execute(step("b"), 1), await ctx.execute(step("s", tool_id="a"), 2)
+        first = await ctx.execute(step("b"), 1)
         try:
-            await ctx.execute(step("missing"))
-        except UnknownEffect as error:
-            return [by_id, by_tool, str(error)]
+            return [first, await ctx.execute(step("missing", tool_id="tool"), 2)]
+        except Exception as error:
+            seen.append(error)
 
-    message = "step 'missing' names the tool 'missing', for which no effect is registered; registered are ['a', 'b']"
-    result, log = play(bench, f, effects={"a": tool, "b": tool})
-    assert [1, 2, message] == result
+    async def story():
+        await bench.run(f, effects={"a": echo, "b": echo})
+        log, blocked = await bench.log(), (await bench.state(f))["blocked"]
+        async with bench.process(f, effects={"b": echo, "tool": echo}) as runtime:
+            await runtime.resume_blocked("x")
+            return log, blocked, await runtime.wait_result("x")
+
+    log, blocked, result = trio.run(story)
+    assert ([], [1, 2], ("EXECUTION_BLOCKED",)) == (seen, result, log[-1])
     assert ("STEP_STARTED", "missing") not in log
-
-
-def test_an_unknown_effect_is_an_unsettled_outcome(bench):
-    # K-FLOW-2, K-EMIT-3: a deploy that registers it takes another path
-    @flow
-    async def f(ctx, _input):
-        with contextlib.suppress(UnknownEffect):
-            await ctx.execute(step("missing"))
-        await ctx.emit("note")
-
-    assert ("emit", "note", "unstamped") in play(bench, f)[1]
+    detail = "step 'missing' names the tool 'tool', for which no effect is registered; registered are ['a', 'b']"
+    assert {"reason": "unregistered", "detail": detail} == blocked
 
 
 # ---- deadlines and cancellation --------------------------------------------------------------------------------------

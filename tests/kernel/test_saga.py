@@ -180,7 +180,7 @@ def test_a_failing_compensator_does_not_stop_the_rest_and_every_failure_is_told(
             async with saga(ctx) as s:
                 await s.run(reserve, compensate=unreserve)
                 await s.run(charge, compensate=undoable("refund", down))
-                await s.run(undoable("pack"), compensate=step("nowhere"))
+                await s.run(undoable("pack"), compensate=undoable("unpack", down))
                 await s.run(ship)
         except SagaCompensationError as error:
             raised.append(error)
@@ -188,7 +188,7 @@ def test_a_failing_compensator_does_not_stop_the_rest_and_every_failure_is_told(
 
     error, log = play(bench, f)
     failures = [(journal_id, type(failure).__name__) for journal_id, failure in raised[0].failures]
-    assert [("nowhere#compensate:2", "UnknownEffect"), ("refund#compensate:1", "OSError")] == failures
+    assert [("unpack#compensate:2", "OSError"), ("refund#compensate:1", "OSError")] == failures
     assert ("SagaCompensationError", "OSError") == (error["type"], type(raised[0].__cause__).__name__)
     assert ("STEP_COMPLETED", "unreserve#compensate:0") in log
 
