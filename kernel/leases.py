@@ -12,9 +12,14 @@ import trio
 
 from kernel.errors import AppendUnknown, Fenced, LeaseHeld, StoreUnavailable, UnknownExecution
 from kernel.ports import CatalogueEntry, Clock, Leases, Stores
+from kernel.state import TERMINAL
 
 _RENEWALS = 3  # in the length of a lease: one may fail, and one more
 _ATTEMPTS = 16
+
+LOOK_MS = 250
+LOOK_MS_MAX = 8_000
+"""How long a caller waits before it looks for an end that came elsewhere: at first, and doubled up to the second."""
 
 
 @attrs.frozen(kw_only=True)
@@ -98,17 +103,26 @@ class Ownership:
             return True
         return True
 
-    async def wait_for_change(self, change: trio.Event) -> None:
-        """Wait for news; where others may bring it about, no longer than it takes to look again."""
-        if self.lease_ms is None:
-            await change.wait()
-            return
+    async def wait_for_end(self, execution_id: str, told: trio.Event) -> None:
+        """Return when this process tells of the execution's end, or the catalogue shows that it has come to one.
+
+        Another process may bring it about, by leases or by an operator's command, so the catalogue is looked at now
+        and then, less often as time goes on.
+        """
         async with trio.open_nursery() as nursery:
 
-            async def tire() -> None:
-                await self.clock.sleep_until(self.clock.now_ms() + self.renewal_ms)
-                nursery.cancel_scope.cancel()
+            async def look() -> None:
+                pause_ms = LOOK_MS if self.lease_ms is None else min(LOOK_MS, self.renewal_ms)
+                while True:
+                    await self.clock.sleep_until(self.clock.now_ms() + pause_ms)
+                    pause_ms = min(2 * pause_ms, LOOK_MS_MAX)
+                    try:
+                        entry = await self.stores.events.entry(execution_id)
+                    except StoreUnavailable:
+                        continue  # the next look may tell
+                    if entry is None or entry.status in TERMINAL or entry.status == "blocked":
+                        nursery.cancel_scope.cancel()
 
-            nursery.start_soon(tire)
-            await change.wait()
+            nursery.start_soon(look)
+            await told.wait()
             nursery.cancel_scope.cancel()

@@ -419,7 +419,7 @@ class Runtime:
     # ---- ends --------------------------------------------------------------------------------------------------------
 
     async def wait_result(self, execution_id: str) -> Json:
-        """Wait until the execution ends here or is found ended; see `Handle.result`."""
+        """Wait until the execution ends, here or in another process; see `Handle.result`."""
         while True:
             # Before the load.  Otherwise: 1. load, still running, 2. the execution ends and tells who waits, 3. wait.
             ended = self._driver.waiting.setdefault(execution_id, trio.Event())
@@ -434,7 +434,7 @@ class Runtime:
                 raise ExecutionInterrupted(
                     f"this process stopped driving {execution_id!r}: {cause}; nothing is lost, `recover_all` goes on"
                 ) from cause
-            await self._ownership.wait_for_change(ended)
+            await self._ownership.wait_for_end(execution_id, ended)
         if state["status"] == "completed":
             return fresh(state["output"])
         if state["status"] == "cancelled":

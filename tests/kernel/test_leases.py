@@ -8,7 +8,7 @@ import sqlite3
 import pytest
 import trio
 
-from kernel import ExecutionCancelled, flow, step
+from kernel import ExecutionBlocked, ExecutionCancelled, flow, step
 from kernel.adapters.memory import MemoryStore
 from kernel.adapters.postgres import PostgresStore
 from kernel.adapters.sqlite import open_sqlite
@@ -330,3 +330,46 @@ def test_without_leases_nothing_but_the_log_is_written(bench, held):
 
     trio.run(story)
     assert [] == writes
+
+
+# ---- ends that come elsewhere ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["completed", "cancelled", "blocked"])
+def test_who_waits_for_a_result_learns_of_an_end_that_came_in_another_process(make_bench, tmp_path, end):
+    # K-USER-1: one file, two runtimes without leases; the first only waits, and looks now and then by its clock
+    gate = "go"
+
+    @flow
+    async def waits(ctx, _input):
+        return await ctx.suspend(gate)
+
+    async def story():
+        nonlocal gate
+        path = tmp_path / "s.db"
+        async with open_sqlite(path, inline=True) as one, open_sqlite(path, inline=True) as two:
+            bench, other = make_bench(store=one), make_bench(store=two)
+            async with bench.process(waits) as first, trio.open_nursery() as nursery:
+                handle = await first.start(waits, execution_id="x")
+                await bench.settle()
+                nursery.start_soon(wait_for, handle)
+                await bench.settle()
+                async with other.process(waits) as second:
+                    gate = "gone" if end == "blocked" else gate
+                    if end == "cancelled":
+                        await second.cancel("x")
+                    else:
+                        await second.deliver("x", "go", "yes", delivery_id="d")
+                    await bench.settle()
+                assert [] == seen
+                bench.clock.advance(10)
+
+    async def wait_for(handle):
+        try:
+            seen.append(await handle.result())
+        except (ExecutionCancelled, ExecutionBlocked) as error:
+            seen.append(type(error))
+
+    seen = []
+    trio.run(story)
+    assert [{"completed": "yes", "cancelled": ExecutionCancelled, "blocked": ExecutionBlocked}[end]] == seen

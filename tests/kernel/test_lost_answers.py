@@ -154,6 +154,7 @@ def test_a_store_that_never_answers_is_asked_a_bounded_number_of_times_with_grow
         bench = make_bench(store=store, clock=Timed())
         async with bench.process(plain) as runtime:
             handle = await runtime.start(plain, execution_id="x")
+            await bench.settle()
             with pytest.raises(ExecutionInterrupted, match=r"16 appends at position 1 .* may or may not") as ended:
                 await handle.result()
             return bench.clock.slept_ms, ended.value.__cause__.__cause__, store.asked
