@@ -156,6 +156,7 @@ KEYS: Mapping[str, Read] = {
     "report": names,
     "scenarios": names,
     "home": text,
+    "regressions": text,
     "profile": text,
 }
 """All settings, by the name they have in `[tool.dst]`; `DST_MAX_TIME` is `max-time` in the environment."""
@@ -188,12 +189,17 @@ class Settings:
         return "" if found is None else found.source
 
 
-def settings(flags: Mapping[str, object | None], environ: Mapping[str, str], directory: Path) -> Settings:
-    """Return what holds for a command with these flags in that directory.  Raises `WrongUsage`."""
+def settings(
+    flags: Mapping[str, object | None], environ: Mapping[str, str], directory: Path, *, prefix: str = "--"
+) -> Settings:
+    """Return what holds for a command with these flags in that directory.  Raises `WrongUsage`.
+
+    `prefix` is what flags begin with: another command may have given them names of its own.
+    """
     where, table = project(directory)
     from_project = _read_table(table, where, top=True)
     from_environ, notes = _read_environ(environ)
-    from_flags = {key: _read(key, value, f"--{key}") for key, value in flags.items() if value is not None}
+    from_flags = {key: _read(key, value, f"{prefix}{key}") for key, value in flags.items() if value is not None}
     profile = _profile(from_flags, from_environ, from_project, environ, table)
     layers = (from_project, profile, from_environ, from_flags)
     return Settings({key: value for layer in layers for key, value in layer.items()}, tuple(notes))

@@ -52,19 +52,19 @@ class Home:
 
     path: Path
 
-    def write_last_seed(self, text: str) -> None:
+    def write_last_seed(self, text: str, name: str = "last-seed") -> None:
         """Remember what `--seed last` means."""
         self._make(self.path)
-        write(self.path / "last-seed", text + "\n")
+        write(self.path / name, text + "\n")
 
-    def last_seed(self) -> str:
+    def last_seed(self, name: str = "last-seed") -> str:
         """Return what the last campaign started from.  Raises `WrongUsage` if there was none."""
         try:
-            text = read(self.path / "last-seed", 100).strip()
+            text = read(self.path / name, 100).strip()
         except FileNotFoundError:
-            raise WrongUsage(f"--seed last: no campaign has run here ({self.path}/last-seed is not there)") from None
+            raise WrongUsage(f"--seed last: no campaign has run here ({self.path}/{name} is not there)") from None
         if not re.fullmatch(r"\d{1,20}(:\d{1,20})?", text):
-            raise WrongUsage(f"{self.path}/last-seed holds {printable(text)!r}, wanted a seed")
+            raise WrongUsage(f"{self.path}/{name} holds {printable(text)!r}, wanted a seed")
         return text
 
     def new_campaign(self, name: str) -> CampaignFolder:

@@ -70,7 +70,7 @@ async def _attempt(simulations: Host, plan: Attempt) -> KillRecord:
 
 
 def _token(mutant: Mutant, failure: FailureRecord) -> str:
-    return schedule_of(failure, find_scenario(mutant.scenario).version).token()
+    return schedule_of(failure, find_scenario(mutant.scenario).version).to_token()
 
 
 async def _holds(simulations: Host, mutant: Mutant, failure: FailureRecord) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import cast
 
 import attrs
@@ -100,6 +100,10 @@ def known(references: Iterable[str] = ()) -> Known:
         scenarios={**shipped_scenarios(), **{name: scenario for name, (_, scenario) in own.items()}},
         references={name: reference for name, (reference, _) in own.items()},
     )
+
+
+Find = Callable[[str, str | None], type[Scenario]]
+"""Returns the class for a name and a mutant: `find_scenario`, or one that has the class in hand."""
 
 
 def find_scenario(reference: str, mutant: str | None = None) -> type[Scenario]:

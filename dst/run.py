@@ -166,19 +166,24 @@ def _spinning(sim: Simulation) -> Ending:
     return Ending.LIVELOCK if 2 * still > sim.scheduler.steps else Ending.OUT_OF_STEPS
 
 
-def host(body: Callable[[Host], Awaitable[T]], limits: Limits | None = None) -> T:
-    """Run `body(host)`, with the garbage collector off but for between simulations."""
+def host(body: Callable[[Host], Awaitable[T]], limits: Limits | None = None, *, brief: bool = False) -> T:
+    """Run `body(host)`, with the garbage collector off but for between simulations.
+
+    A `brief` host, for a run or two, leaves what garbage there is alone: looking for it takes longer than a run.
+    """
 
     async def main(scheduler: Scheduler) -> T:
         return await body(Host(scheduler, limits))
 
     enabled = gc.isenabled()
-    gc.collect()
-    gc.freeze()
+    if not brief:
+        gc.collect()
+        gc.freeze()
     gc.disable()
     try:
         return run_scheduler(main)
     finally:
-        gc.unfreeze()
+        if not brief:
+            gc.unfreeze()
         if enabled:
             gc.enable()

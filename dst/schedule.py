@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 import re
-import zlib
 from collections.abc import Sequence
+from typing import Any
+from urllib.parse import quote, unquote
 
 import attrs
 
 FORMAT = 1
+TOKEN = "dst:"
+"""What the text of a token begins with."""
+
 _DEVIATIONS_MAX = 10_000
 _LABEL_MAX = 2_000
 _FILE_MAX = 4_000_000
-_TOKEN_MAX = 400_000
-TOKEN_START = "s1."
-"""What the one-line form of a schedule begins with."""
-
+_UNESCAPED = " !#$&()*+,/:<>?@[]^{|}"  # in a token, beside letters, digits and _.-~
 _OCCURRENCE = re.compile(r"^(.*)#(\d+)$", re.DOTALL)
 
 
@@ -57,9 +56,12 @@ class Deviation:
         return f"{self.do} at {self.at}"
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, repr=False)
 class Schedule:
-    """What is shrunk, filed and committed.  `seed` is the one that made it, if one did."""
+    """What is shrunk, filed and committed.  `seed` is the one that made it, if one did.
+
+    Its repr is `token('dst:...')`, which can be pasted into a test: scenario, mutant and deviations, in one line.
+    """
 
     scenario: str
     deviations: tuple[Deviation, ...] = ()
@@ -70,6 +72,22 @@ class Schedule:
     def with_deviations(self, deviations: Sequence[Deviation]) -> Schedule:
         """Return this schedule with other deviations; no seed makes it any more."""
         return attrs.evolve(self, deviations=tuple(deviations), seed=None)
+
+    def to_token(self) -> str:
+        """Return scenario, mutant and deviations in one line: `dst:NAME[=MUTANT][;AT=DO[=UNTIL]]...`, escaped."""
+        head = [self.scenario, *([] if self.mutant is None else [self.mutant])]
+        rows = [head, *([d.at, d.do, *([d.until] if d.until else [])] for d in self.deviations)]
+        return TOKEN + ";".join(
+            "=".join(quote(part, safe=_UNESCAPED, errors="surrogatepass") for part in row) for row in rows
+        )
+
+    def __repr__(self) -> str:
+        """Return what makes it again, but for its seed and versions."""
+        return f"token({self.to_token()!r})"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Print it as its repr: what IPython and Hypothesis call."""
+        printer.text(repr(self))
 
     def to_text(self) -> str:
         """Return the file's text: readable and diffable, one deviation a line."""
@@ -85,10 +103,9 @@ class Schedule:
         text = json.dumps(head, indent=2, ensure_ascii=True)[:-2]
         return f'{text},\n  "deviations": [{chr(10) + "    " + body + chr(10) + "  " if lines else ""}]\n}}\n'
 
-    def token(self) -> str:
-        """Return the same in one line, to be pasted: into a command, or into a test."""
-        plain = json.dumps(json.loads(self.to_text()), separators=(",", ":"), sort_keys=True)
-        return TOKEN_START + base64.urlsafe_b64encode(zlib.compress(plain.encode(), 9)).decode().rstrip("=")
+
+def _escaped(part: str) -> str:
+    return quote(part, safe=_UNESCAPED, errors="surrogatepass")  # a label out of a file may hold anything
 
 
 def _written(deviation: Deviation) -> dict[str, str]:
@@ -129,21 +146,26 @@ def parse(text: str, where: str) -> Schedule:
     )
 
 
-def from_token(token: str) -> Schedule:
-    """Return the schedule that `Schedule.token` gave.  Raises `BadSchedule`: the text is untrusted."""
-    shown = f"token {token[:20]}…"
-    if not token.startswith(TOKEN_START) or len(token) > _TOKEN_MAX:
-        raise BadSchedule(f"{shown}: wanted {TOKEN_START}… of at most {_TOKEN_MAX} characters")
-    packed = token.removeprefix(TOKEN_START)
+def token(text: str) -> Schedule:
+    """Return the schedule that `Schedule.to_token` wrote.  Raises `BadSchedule`: the text is untrusted."""
+    where = f"token {text[:40]!r}"
+    if len(text) > _FILE_MAX or not text.startswith(TOKEN):
+        raise BadSchedule(f"{where}: wanted a text of at most {_FILE_MAX} characters that begins with {TOKEN!r}")
     try:
-        unpacker = zlib.decompressobj()
-        raw = unpacker.decompress(base64.b64decode(packed + "=" * (-len(packed) % 4), b"-_", validate=True), _FILE_MAX)
-        if not unpacker.eof or unpacker.unused_data:
-            raise ValueError("cut off, or too long")
-        text = raw.decode("utf-8")
-    except (ValueError, binascii.Error, zlib.error) as error:
-        raise BadSchedule(f"{shown} is damaged ({error}): copy the whole of it") from None
-    return parse(text, shown)
+        rows = [[unquote(part, errors="surrogatepass") for part in r.split("=")] for r in text[len(TOKEN) :].split(";")]
+    except UnicodeDecodeError as error:
+        raise BadSchedule(f"{where}: {error}") from None
+    head, *deviations = rows
+    if len(head) > 2 or not head[0]:
+        raise BadSchedule(f"{where}: wanted {TOKEN}SCENARIO or {TOKEN}SCENARIO=MUTANT first")
+    if len(deviations) > _DEVIATIONS_MAX or any(not 2 <= len(row) <= 3 for row in deviations):
+        raise BadSchedule(f"{where}: wanted AT=DO or AT=DO=UNTIL, at most {_DEVIATIONS_MAX} of them, after each ';'")
+    fields = [dict(zip(("at", "do", "until"), row, strict=False)) for row in deviations]
+    return Schedule(
+        scenario=_label(head[0], f"{where}: scenario"),
+        mutant=_label(head[1], f"{where}: mutant") if len(head) == 2 else None,
+        deviations=tuple(_deviation(entry, f"{where}: deviation {i + 1}") for i, entry in enumerate(fields)),
+    )
 
 
 def _deviation(entry: object, where: str) -> Deviation:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 import time
 import warnings
@@ -13,26 +12,21 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 import attrs
 import click
 
-from dst.choices import Written
-from dst.cli import command_line
+from dst import command_line
 from dst.cli.fuzz import _terminated_like_interrupted as terminated_like_interrupted
 from dst.cli.scope import Scope, everywhere, scope, setting, switch, warn
 from dst.cli.single import chosen_faults
 from dst.errors import WrongUsage
-from dst.executors.tally import ALL_HELD, FAILED, INCONCLUSIVE, INTERRUPTED, NONDETERMINISM, VACUOUS, WRONG_USAGE
-from dst.findings import describe, schedule_of
+from dst.executors.exploring import describe_found, exploration_record, repeat
+from dst.executors.tally import WRONG_USAGE
+from dst.findings import schedule_of
 from dst.home import HomeUnusable, write
-from dst.judging import investigate
 from dst.lookup import find_mutant
 from dst.records import ExplorationRecord, FailureRecord, to_json, to_text
 from dst.run import Host, Limits, host
 from dst.scenario import Scenario
-from dst.shrink import BUDGET
-from dst.signature import signature_of
-from dst.strategies.explore import Exploration, Found, explore
-from dst.strategies.product import Suspect
+from dst.strategies.explore import Exploration, explore
 from dst.strategies.view import Bounds
-from dst.transparency import Transparency
 from reports.exploration import exploration
 
 if TYPE_CHECKING:
@@ -40,7 +34,6 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 _EVERY_SECONDS = 0.1
-_KEPT = 5  # runs that say nothing, and suspects, of which a record keeps the words
 
 
 @click.command("explore", short_help="Explore every crash schedule of a scenario.")
@@ -140,7 +133,10 @@ class _Explore:
 
             async def body(simulations: Host) -> None:
                 self._report = await explore(simulations, self._scenario, self._bounds, progress)
-                await self._describe(simulations)
+                async for found in describe_found(
+                    simulations, self._scenario, self._report, self._repeat(), self._mutant, shrinking=self._shrinking
+                ):
+                    self._failures.append(found)
 
             try:
                 with terminated_like_interrupted():
@@ -154,7 +150,16 @@ class _Explore:
                     broken = self._report.found[0].violation.invariant
                     self._report.cut_short.append(f"interrupted while a failure of {broken} was being shrunk")
         self._failures = [self._file(found) for found in self._failures]
-        record = self._record(time.monotonic() - began)
+        record = exploration_record(
+            self._scenario,
+            self._bounds,
+            self._report,
+            self._failures,
+            mutant=self._mutant,
+            seconds=time.monotonic() - began,
+            interrupted=self._interrupted,
+            repeat=self._repeat(),
+        )
         self._keep(record)
         if self._trouble and not record.interrupted:
             record = attrs.evolve(record, exit_code=WRONG_USAGE)
@@ -168,47 +173,6 @@ class _Explore:
         return record.exit_code
 
     # ---- failures ----------------------------------------------------------------------------------------------------
-
-    async def _describe(self, simulations: Host) -> None:
-        """Describe what was found, each failure once, shrunk and replayed."""
-        transparency = Transparency(simulations)
-        for found in self._report.found:
-            signature = signature_of(found.result, self._mutant, found.violation)
-            if any(failure.signature == signature.text for failure in self._failures):
-                continue
-            again = await simulations.run(self._scenario, Written(found.deviations))
-            if again.digest != found.result.digest:
-                self._report.diverged = f"a failing schedule of {len(found.deviations)} deviations, run twice"
-                return
-            self._failures.append(await self._failure(simulations, transparency, found))
-
-    async def _failure(self, simulations: Host, transparency: Transparency, found: Found) -> FailureRecord:
-        signature = signature_of(found.result, self._mutant, found.violation)
-        shrunk = await investigate(
-            simulations,
-            transparency,
-            self._scenario,
-            found.result,
-            found.violation,
-            signature,
-            seed=0,  # no seed made it
-            mutant=self._mutant,
-            budget=BUDGET if self._shrinking else 0,
-        )
-        final = await simulations.run(self._scenario, Written(shrunk.schedule.deviations))
-        return describe(
-            self._scenario,
-            final,
-            shrunk.violation,
-            signature,
-            seed=None,
-            deviations=shrunk.schedule.deviations,
-            found_with=shrunk.found_with,
-            minimal=shrunk.minimal,
-            shrunk=self._shrinking,
-            replays=shrunk.replays and final.digest == shrunk.digest,
-            replay=self._repeat(),
-        )
 
     def _file(self, found: FailureRecord) -> FailureRecord:
         """Keep a failure that can be replayed; return it with the command that reproduces it."""
@@ -227,61 +191,7 @@ class _Explore:
 
     def _repeat(self) -> str:
         """Return the command that explores this again."""
-        default, bounds = Bounds(), self._bounds
-        words = ["dst", "explore", self._reference]
-        words += ["--mutant", self._mutant] if self._mutant else []
-        words += ["--others", str(bounds.others)] if bounds.others != default.others else []
-        words += ["--faults", ",".join(sorted(bounds.kinds))] if bounds.kinds is not None else []
-        words += ["--cap", str(bounds.cap)] if bounds.cap != default.cap else []
-        words += ["--max-states", str(bounds.states_max)] if bounds.states_max != default.states_max else []
-        words += ["--max-time", f"{bounds.seconds_max:g}s"] if bounds.seconds_max is not None else []
-        words += ["--max-steps", str(self._steps)] if self._steps != Limits().steps else []
-        return shlex.join(words)
-
-    def _record(self, seconds: float) -> ExplorationRecord:
-        report, code = self._report, self._exit_code()
-        return ExplorationRecord(
-            scenario=self._scenario.name,
-            strategy="explore",
-            mutant=self._mutant,
-            others=self._bounds.others,
-            cap=self._bounds.cap,
-            closed=report.closed and not self._interrupted,
-            runs=report.runs,
-            states=report.states,
-            unvisited=report.frontier,
-            transitions=report.transitions,
-            pairs=report.pairs,
-            schedules_covered={str(crashes): count for crashes, count in enumerate(report.schedules_covered)},
-            bounded_by=tuple(report.bounded_by),
-            stopped=tuple(report.cut_short),
-            judged_raw_only=report.judged_raw_only,
-            judged=dict(report.judged),
-            seconds=seconds,
-            verdict="fail" if report.found or report.diverged else "pass" if code == ALL_HELD else "unknown",
-            failures=tuple(self._failures),
-            spurious=len(report.spurious),
-            suspects=tuple(map(_said_suspect, report.spurious[:_KEPT])),
-            inconclusive=tuple(report.inconclusive[:_KEPT]),
-            inconclusive_runs=len(report.inconclusive),
-            diverged=report.diverged,
-            interrupted=self._interrupted,
-            repeat=self._repeat(),
-            exit_code=code,
-        )
-
-    def _exit_code(self) -> int:
-        """Return the gravest thing that is the matter: an interruption, then what makes the rest worthless."""
-        report = self._report
-        if self._interrupted:
-            return INTERRUPTED
-        if report.diverged:
-            return NONDETERMINISM
-        if self._failures:
-            return FAILED
-        if not report.transitions:
-            return VACUOUS
-        return ALL_HELD if report.closed else INCONCLUSIVE
+        return repeat(self._reference, self._bounds, self._mutant, self._steps)
 
     def _keep(self, record: ExplorationRecord) -> None:
         if self._trouble:
@@ -291,11 +201,6 @@ class _Explore:
             write(folder.path / "exploration.json", to_text(record))
         except HomeUnusable as error:
             self._trouble = str(error)
-
-
-def _said_suspect(suspect: Suspect) -> str:
-    way = "; ".join(f"{hold.option} at {hold.point}" for _, hold in suspect.path) or "the calm run"
-    return f"{suspect.invariant}: {suspect.seen}, by: {way}"
 
 
 # ---- progress --------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Any, cast
 import attrs
 import click
 
-from dst.cli import command_line
+from dst import command_line
 from dst.cli.progress import Progress, progress_on
 from dst.cli.recorder import Recorder
 from dst.cli.scope import Scope, everywhere, scope, setting, switch, warn
@@ -164,7 +164,7 @@ class _Fuzz:
 
     def _by_run(self, failure: FailureRecord) -> str:
         version = self._versions[failure.scenario]
-        return self._again(failure.scenario, failure.seed, schedule_of(failure, version).token())
+        return self._again(failure.scenario, failure.seed, schedule_of(failure, version).to_token())
 
     def _again(self, scenario: str, seed: int | None, token: str) -> str:
         """Return the command for one run, by its seed or, if none makes it, by its schedule."""

@@ -10,8 +10,8 @@ from typing import Any
 import attrs
 import click
 
+from dst import command_line
 from dst.choices import Written
-from dst.cli import command_line
 from dst.cli.run import read_seed
 from dst.cli.scope import Scope, everywhere, scope, setting
 from dst.cli.single import Story, as_json, build, chosen_faults, chosen_strategy, exit_code, failure_of, lines, look_at
@@ -22,7 +22,7 @@ from dst.judging import choices_of
 from dst.records import ID, FailureRecord
 from dst.replaying import Looked, missed
 from dst.run import Limits
-from dst.schedule import TOKEN_START, Deviation, Schedule, from_token
+from dst.schedule import TOKEN, Deviation, Schedule, token
 from dst.sentences import sentence
 from dst.strategies.portfolio import DEFAULT
 from reports.summary import Line, Style, line
@@ -52,7 +52,7 @@ class Source:
 def replay(
     target: str, seed: str | None, scenario: str | None, mutant: str | None, lenient: bool, **values: Any
 ) -> int:
-    """Replay a failure by its ID, a schedule FILE or its TOKEN, or SCENARIO with --seed.
+    """Replay a failure by its ID, a schedule FILE, a TOKEN (dst:...), or SCENARIO with --seed.
 
     Exit code 1 if the invariant fails, 0 if it holds now (a failure kept in .dst is then dropped), 2 if a deviation of
     the schedule does not find its point any more.
@@ -61,6 +61,7 @@ def replay(
     Examples:
       dst replay K7Q2MD
       dst replay tests/regressions/lost-emit.json
+      dst replay 'dst:parcel;deliver:signature:parcel-1:signature-1#1=late'
       dst replay order_saga --seed 224 --mutant emit-ordinal
     """
     around = scope(values, scenarios=(scenario,) if scenario else ())
@@ -76,8 +77,8 @@ def find_source(around: Scope, target: str) -> Source:
     if ID.fullmatch(target.upper()) and target.upper() in around.home.failures():
         id = target.upper()
         return Source(schedule=around.home.schedule(id), id=id, recorded=around.home.failure(id))
-    if target.startswith(TOKEN_START) and not _is_file(target):
-        return Source(schedule=from_token(target))
+    if target.startswith(TOKEN):
+        return Source(schedule=token(target))
     if _is_file(target):
         return Source(schedule=read_schedule(Path(target)), path=Path(target))
     if target in around.known.scenarios or ":" in target:
@@ -178,7 +179,7 @@ class _Replay:
         }
 
     def _lines(self, looked: Looked, lost: list[tuple[Deviation, str]], code: int, healed: bool) -> Iterator[Line]:
-        schedule, name = self._source.schedule, self._source.id or str(self._source.path)
+        schedule, name = self._source.schedule, self._source.id or str(self._source.path or "the token")
         if lost:
             count = f"{len(lost)} of {len(schedule.deviations)}"
             yield line(f"{count} deviations of the schedule did not take place:", Style.DOUBT)

@@ -8,8 +8,8 @@ from typing import Any, cast
 import attrs
 import click
 
+from dst import command_line
 from dst.choices import Written
-from dst.cli import command_line
 from dst.cli.replay import find_source, schedule_story
 from dst.cli.scope import everywhere, scope, setting
 from dst.cli.single import Story

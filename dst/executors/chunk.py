@@ -14,7 +14,7 @@ from dst.executors.assignment import Assignment, Chunk
 from dst.findings import describe
 from dst.idle_faults import sample
 from dst.judging import diverged, investigate, run_one, terms_of
-from dst.lookup import find_scenario
+from dst.lookup import Find, find_scenario
 from dst.records import DivergenceRecord, FailureRecord
 from dst.run import Host, RunResult
 from dst.scenario import Scenario
@@ -53,10 +53,10 @@ class Row:
 class ChunkRunner:
     """Runs pieces of work on one host.  Mutable: it has looked up the scenarios."""
 
-    def __init__(self, host: Host, assignment: Assignment) -> None:
+    def __init__(self, host: Host, assignment: Assignment, find: Find = find_scenario) -> None:
         self._host = host
         self._assignment = assignment
-        self._scenarios = [find_scenario(name, assignment.mutant) for name in assignment.scenarios]
+        self._scenarios = [find(name, assignment.mutant) for name in assignment.scenarios]
 
     async def rows(self, chunk: Chunk) -> AsyncIterator[Row]:
         """Yield a row for each run, up to the deadline, a run that diverged or as many failures as are wanted."""
@@ -132,7 +132,7 @@ class ChunkRunner:
             mutant=self._assignment.mutant,
             deviations=deviations,
             versions=(("scenario", scenario.version),),
-        ).token()
+        ).to_token()
 
     def _diverged(
         self, scenario: type[Scenario], seed: int | None, one: RunResult, other: RunResult

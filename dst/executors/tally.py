@@ -13,7 +13,7 @@ import attrs
 
 from dst.executors.assignment import Assignment
 from dst.executors.chunk import Row
-from dst.lookup import all_invariants, find_scenario
+from dst.lookup import Find, all_invariants, find_scenario
 from dst.records import (
     CampaignRecord,
     DivergenceRecord,
@@ -75,6 +75,7 @@ class Tally:
         file: Callable[[FailureRecord], FailureRecord],
         diverged: Callable[[DivergenceRecord], DivergenceRecord] = lambda found: found,
         told: Callable[[Row], None] = lambda _: None,
+        find: Find = find_scenario,
     ) -> None:
         self.assignment = assignment
         self.failures: list[FailureRecord] = []
@@ -85,7 +86,7 @@ class Tally:
         self._file = file
         self._diverged = diverged
         self._told = told
-        self._shares = [_Share(scenario=find_scenario(name, assignment.mutant)) for name in assignment.scenarios]
+        self._shares = [_Share(scenario=find(name, assignment.mutant)) for name in assignment.scenarios]
         self.kept: list[list[Deviations]] = [[*corpus] for corpus in assignment.corpus]  # for each scenario
         self._strategies: dict[str, _Strategy] = {}
         self._digest = hashlib.blake2b(b"[[", digest_size=16)  # as `trace.digest` of one tuple of all digests

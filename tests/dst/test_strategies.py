@@ -17,7 +17,7 @@ from dst.home import Home
 from dst.judging import choices_of, terms_of
 from dst.run import Host, host
 from dst.scenario import Scenario
-from dst.schedule import BadSchedule, Deviation, Schedule, from_token
+from dst.schedule import BadSchedule, Deviation, Schedule, token
 from dst.simulation import Simulation
 from dst.strategies.closure import Closure
 from dst.strategies.explore import explore
@@ -196,11 +196,11 @@ SCHEDULE = Schedule(
 
 
 def test_a_token_is_the_schedule_in_one_line():
-    token = SCHEDULE.token()
+    token = SCHEDULE.to_token()
     assert token.startswith("s1.")
     assert token.isascii()
     assert not set(token) & set(" \n'\"$\\`")
-    assert SCHEDULE == from_token(token)
+    assert SCHEDULE == token(token)
 
 
 @pytest.mark.parametrize(
@@ -208,13 +208,13 @@ def test_a_token_is_the_schedule_in_one_line():
 )
 def test_a_damaged_token_is_refused(damage):
     with pytest.raises(BadSchedule, match="token s"):
-        from_token(damage(SCHEDULE.token()))
+        token(damage(SCHEDULE.to_token()))
 
 
 def test_a_token_that_unpacks_into_too_much_is_refused():
-    bomb = Schedule(scenario="x", deviations=(Deviation(at="a" * 5_000_000, do="y"),)).token()
+    bomb = Schedule(scenario="x", deviations=(Deviation(at="a" * 5_000_000, do="y"),)).to_token()
     with pytest.raises(BadSchedule, match="too long"):
-        from_token(bomb)
+        token(bomb)
 
 
 def test_a_failure_that_no_seed_makes_is_replayed_by_its_token(command):

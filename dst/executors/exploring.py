@@ -1,0 +1,162 @@
+"""What an exploration comes to: its failures described, shrunk and replayed, and its record."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import AsyncIterator, Sequence
+
+from dst.choices import Written
+from dst.executors.tally import ALL_HELD, FAILED, INCONCLUSIVE, INTERRUPTED, NONDETERMINISM, VACUOUS
+from dst.findings import describe
+from dst.judging import investigate
+from dst.records import ExplorationRecord, FailureRecord
+from dst.run import Host, Limits
+from dst.scenario import Scenario
+from dst.shrink import BUDGET
+from dst.signature import signature_of
+from dst.strategies.explore import Exploration, Found
+from dst.strategies.product import Suspect
+from dst.strategies.view import Bounds
+from dst.transparency import Transparency
+
+_KEPT = 5  # runs that say nothing, and suspects, of which a record keeps the words
+
+
+async def describe_found(
+    host: Host,
+    scenario: type[Scenario],
+    report: Exploration,
+    replay: str,
+    mutant: str | None = None,
+    *,
+    shrinking: bool = True,
+) -> AsyncIterator[FailureRecord]:
+    """Yield what was found, each failure once, shrunk and replayed.
+
+    A schedule that does not do again what it did ends this, and is told in `report`.
+    """
+    transparency = Transparency(host)
+    known: set[str] = set()
+    for found in report.found:
+        signature = signature_of(found.result, mutant, found.violation).text
+        if signature in known:
+            continue
+        known.add(signature)
+        again = await host.run(scenario, Written(found.deviations))
+        if again.digest != found.result.digest:
+            report.diverged = f"a failing schedule of {len(found.deviations)} deviations, run twice"
+            return
+        yield await _failure(host, transparency, scenario, found, mutant, replay, shrinking)
+
+
+async def _failure(
+    host: Host,
+    transparency: Transparency,
+    scenario: type[Scenario],
+    found: Found,
+    mutant: str | None,
+    replay: str,
+    shrinking: bool,
+) -> FailureRecord:
+    signature = signature_of(found.result, mutant, found.violation)
+    shrunk = await investigate(
+        host,
+        transparency,
+        scenario,
+        found.result,
+        found.violation,
+        signature,
+        seed=None,
+        mutant=mutant,
+        budget=BUDGET if shrinking else 0,
+    )
+    final = await host.run(scenario, Written(shrunk.schedule.deviations))
+    return describe(
+        scenario,
+        final,
+        shrunk.violation,
+        signature,
+        seed=None,
+        deviations=shrunk.schedule.deviations,
+        found_with=shrunk.found_with,
+        minimal=shrunk.minimal,
+        shrunk=shrinking,
+        replays=shrunk.replays and final.digest == shrunk.digest,
+        replay=replay,
+    )
+
+
+def exploration_record(
+    scenario: type[Scenario],
+    bounds: Bounds,
+    report: Exploration,
+    failures: Sequence[FailureRecord],
+    *,
+    mutant: str | None,
+    seconds: float,
+    interrupted: bool,
+    repeat: str,
+) -> ExplorationRecord:
+    """Return the record of an exploration."""
+    code = _exit_code(report, failures, interrupted)
+    return ExplorationRecord(
+        scenario=scenario.name,
+        strategy="explore",
+        mutant=mutant,
+        others=bounds.others,
+        cap=bounds.cap,
+        closed=report.closed and not interrupted,
+        runs=report.runs,
+        states=report.states,
+        unvisited=report.frontier,
+        transitions=report.transitions,
+        pairs=report.pairs,
+        schedules_covered={str(crashes): count for crashes, count in enumerate(report.schedules_covered)},
+        bounded_by=tuple(report.bounded_by),
+        stopped=tuple(report.cut_short),
+        judged_raw_only=report.judged_raw_only,
+        judged=dict(report.judged),
+        seconds=seconds,
+        verdict="fail" if report.found or report.diverged else "pass" if code == ALL_HELD else "unknown",
+        failures=tuple(failures),
+        spurious=len(report.spurious),
+        suspects=tuple(map(_said_suspect, report.spurious[:_KEPT])),
+        inconclusive=tuple(report.inconclusive[:_KEPT]),
+        inconclusive_runs=len(report.inconclusive),
+        diverged=report.diverged,
+        interrupted=interrupted,
+        repeat=repeat,
+        exit_code=code,
+    )
+
+
+def _exit_code(report: Exploration, failures: Sequence[FailureRecord], interrupted: bool) -> int:
+    """Return the gravest thing that is the matter: an interruption, then what makes the rest worthless."""
+    if interrupted:
+        return INTERRUPTED
+    if report.diverged:
+        return NONDETERMINISM
+    if failures:
+        return FAILED
+    if not report.transitions:
+        return VACUOUS
+    return ALL_HELD if report.closed else INCONCLUSIVE
+
+
+def repeat(reference: str, bounds: Bounds, mutant: str | None, steps_max: int) -> str:
+    """Return the command that explores this again."""
+    default = Bounds()
+    words = ["dst", "explore", reference]
+    words += ["--mutant", mutant] if mutant else []
+    words += ["--others", str(bounds.others)] if bounds.others != default.others else []
+    words += ["--faults", ",".join(sorted(bounds.kinds))] if bounds.kinds is not None else []
+    words += ["--cap", str(bounds.cap)] if bounds.cap != default.cap else []
+    words += ["--max-states", str(bounds.states_max)] if bounds.states_max != default.states_max else []
+    words += ["--max-time", f"{bounds.seconds_max:g}s"] if bounds.seconds_max is not None else []
+    words += ["--max-steps", str(steps_max)] if steps_max != Limits().steps else []
+    return shlex.join(words)
+
+
+def _said_suspect(suspect: Suspect) -> str:
+    way = "; ".join(f"{hold.option} at {hold.point}" for _, hold in suspect.path) or "the calm run"
+    return f"{suspect.invariant}: {suspect.seen}, by: {way}"

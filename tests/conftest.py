@@ -1,0 +1,3 @@
+"""What pytest leaves alone here: a user's project is tested as one, from outside."""
+
+collect_ignore = ["user_project"]
