@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import secrets
 import shlex
 import sys
 from collections.abc import Callable, Generator, Mapping
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from dst.schedule import Schedule
     from dst.testing import Run
 
-_SEED_BITS = 32
+_SEED_BYTES = 4
 _LAST = "last-test-seed"
 _OPTIONS = {
     "seed": ("N|last", "seed of the session; `last`: that of the last one that ran a scenario; default: a new one"),
@@ -38,8 +37,9 @@ _OPTIONS = {
     "profile": ("NAME", "settings of [tool.dst.profiles.NAME] in pyproject.toml"),
 }
 _MARKER = (
-    "dst(*scenarios, schedules=..., strategy=..., max_time=..., faults=..., ...): check these scenarios before the "
-    "test's body runs; what else is given holds for `dst.testing.check` in the body too"
+    "dst(*scenarios, scenario=..., schedules=..., strategy=..., max_time=..., faults=..., ...): check these scenarios "
+    "before the test's body runs; settings hold for `dst.testing.check` in the body too.  A class and nothing else has "
+    "to be `scenario=...`: pytest would take it for what is decorated"
 )
 _PATH = tuple(sys.path)  # before pytest puts tests on it: where the command `dst` looks
 _SESSION = pytest.StashKey["_Session"]()
@@ -101,7 +101,7 @@ class _Session:
 
 def seed_of_test(session_seed: int, name: str) -> int:
     """Return the seed of a test's campaigns: a function of the session's and of the test's name alone."""
-    raw = hashlib.blake2b(f"{session_seed}/{name}".encode(), digest_size=_SEED_BITS // 8).digest()
+    raw = hashlib.blake2b(f"{session_seed}/{name}".encode(), digest_size=_SEED_BYTES).digest()
     return int.from_bytes(raw, "big")
 
 
@@ -132,7 +132,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def _session_seed(config: pytest.Config, flags: Mapping[str, str]) -> int:
     """Return the seed as set by flag, environment or project, else a new one.  Checks all that is set."""
     if not (flags or any(name.startswith("DST_") for name in os.environ) or _is_set_up(config.rootpath)):
-        return secrets.randbits(_SEED_BITS)  # without importing what reads settings
+        return _new_seed()  # without importing what reads settings
     from dst.config import settings
     from dst.errors import WrongUsage
     from dst.home import Home
@@ -145,7 +145,11 @@ def _session_seed(config: pytest.Config, flags: Mapping[str, str]) -> int:
             return int(Home(folder(found, "home", ".dst", config.rootpath)).last_seed(_LAST))
     except WrongUsage as error:
         raise pytest.UsageError(f"dst: {error}") from None
-    return secrets.randbits(_SEED_BITS) if seed is None else int(str(seed))
+    return _new_seed() if seed is None else int(str(seed))
+
+
+def _new_seed() -> int:
+    return int.from_bytes(os.urandom(_SEED_BYTES), "big")
 
 
 def _is_set_up(directory: Path) -> bool:
@@ -195,10 +199,12 @@ def _check_marked(item: pytest.Function, marker: pytest.Mark) -> None:
     from dst.config import known_among
     from dst.testing import check
 
-    known_among("argument of @pytest.mark.dst", marker.kwargs, check.__kwdefaults__ or ())
+    known_among("argument of @pytest.mark.dst", marker.kwargs, ["scenario", *(check.__kwdefaults__ or ())])
+    asked = {name: value for name, value in marker.kwargs.items() if name != "scenario"}
     fixture = item.funcargs.get("dst")
-    for scenario in marker.args:
-        record = check(scenario, **marker.kwargs)
+    named = [marker.kwargs["scenario"]] if "scenario" in marker.kwargs else []
+    for scenario in (*marker.args, *named):
+        record = check(scenario, **asked)
         if isinstance(fixture, Dst):
             fixture.records.append(record)
 

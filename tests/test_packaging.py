@@ -50,7 +50,8 @@ def test_the_wheel_holds_type_markers_and_data(names: frozenset[str]) -> None:
 
 
 def test_the_wheel_holds_no_tests_and_no_leavings(names: frozenset[str]) -> None:
-    assert [] == [name for name in names if "test" in name.lower() or name.endswith(".pyc") or "/." in name]
+    tests = re.compile(r"(^|/)(tests?/|test_|conftest\.py)", re.IGNORECASE)
+    assert [] == [name for name in names if tests.search(name) or name.endswith(".pyc") or "/." in name]
 
 
 def test_the_unpacked_wheel_works_without_the_checkout(wheel: Path, tmp_path: Path) -> None:
@@ -70,9 +71,10 @@ def test_the_unpacked_wheel_works_without_the_checkout(wheel: Path, tmp_path: Pa
     assert done.stdout.strip() == "{'site'}"
 
 
-def test_the_command_is_declared() -> None:
+def test_the_command_and_the_plugin_are_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["scripts"] == {"dst": "dst.cli:main"}
+    assert project["entry-points"] == {"pytest11": {"dst": "dst.pytest_plugin"}}
 
 
 OPTIONAL = {"hypothesis", "opentelemetry", "psycopg", "pytest"}

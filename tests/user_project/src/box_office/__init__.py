@@ -1,0 +1,1 @@
+"""Seats for a concert."""
