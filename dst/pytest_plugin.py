@@ -177,11 +177,11 @@ def pytest_report_header(config: pytest.Config) -> str:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Tell checks which test they are made in."""
-    ambient.current = item.config.stash[_SESSION].ambient(item)
+    before, ambient.current = ambient.current, item.config.stash[_SESSION].ambient(item)
     try:
         return (yield)
     finally:
-        ambient.current = None
+        ambient.current = before
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -49,7 +49,7 @@ from dst.records import CampaignRecord, DivergenceRecord, ExplorationRecord, Fai
 from dst.replaying import Looked, look, missed
 from dst.run import Host, Limits, RunResult, host
 from dst.scenario import Scenario
-from dst.schedule import Schedule, token
+from dst.schedule import Deviation, Schedule, token
 from dst.sentences import sentence
 from dst.signature import inconclusive, signature_of
 from dst.strategies.explore import Exploration, explore
@@ -239,7 +239,7 @@ def _judge(
         return
     looked = _look(asked, schedule)
     if lost := missed(schedule.deviations, looked):
-        raise Stale("\n".join(_stale(schedule, lost, file)))
+        raise Stale("\n".join([*_stale(schedule, lost, file), f"Reproduce:  {_line(asked, schedule, file)}"]))
     if not looked.same or looked.result.digest != result.digest:
         raise Nondeterminism(
             f"NONDETERMINISM  {result.scenario}: the same schedule, run again, gives another trace; see `dst doctor`\n"
@@ -271,9 +271,10 @@ def _line(asked: _Asked, schedule: Schedule, file: Path | None) -> str:
     return line or asked.again(schedule)
 
 
-def _stale(schedule: Schedule, lost: Sequence[tuple[object, str]], file: Path | None) -> list[str]:
-    head = f"STALE  {file or schedule!r}: the code has changed since it was written, so that it says nothing"
-    return [head, *(f"  - {sentence(deviation)}: {why}" for deviation, why in lost)]  # type: ignore[arg-type]
+def _stale(schedule: Schedule, lost: Sequence[tuple[Deviation, str]], file: Path | None) -> list[str]:
+    what = repr(schedule) if file is None else str(file)
+    head = f"STALE  {what}: the code has changed since it was written, so that it says nothing"
+    return [head, *(f"  - {sentence(deviation)}: {why}" for deviation, why in lost)]
 
 
 def _described(asked: _Asked, schedule: Schedule, result: RunResult, violation: Violation) -> FailureRecord:
@@ -305,13 +306,8 @@ def _replay_kept(asked: _Asked) -> None:
     for file in sorted(asked.around.regressions.glob("*.json")):
         schedule = read_schedule(file)
         if (schedule.scenario, schedule.mutant) == (asked.scenario.name, asked.mutant):
-            result, violation = _run_kept(asked, schedule)
-            _judge(asked, schedule, result, violation, _relative(file))
-
-
-def _run_kept(asked: _Asked, schedule: Schedule) -> tuple[RunResult, Violation | None]:
-    done = run(asked.scenario, schedule, max_steps=asked.limits.steps)
-    return done.result, done.violation
+            done = run(asked.scenario, schedule, max_steps=asked.limits.steps)
+            _judge(asked, schedule, done.result, done.violation, _relative(file))
 
 
 def _relative(file: Path) -> Path:

@@ -71,12 +71,13 @@ def schedules(scenario: type[Scenario], *, faults: Iterable[str] | None = None) 
 
 @st.composite
 def _schedules(draw: st.DrawFn, scenario: type[Scenario], kinds: tuple[str, ...]) -> Schedule:
-    sites, options_max = _calm_sites(scenario)
+    sites, asked, options_max = _calm_sites(scenario)
     left_out = {kind for kind in kinds if draw(st.booleans())}
     story = st.builds(
         _Story,
-        # Half as many again for sites that no calm run comes to: recoveries, rollbacks.
-        st.integers(0, len(sites) + len(sites) // 2 + 1),
+        # Half as many again for sites that no calm run comes to: recoveries, rollbacks.  What the environment does makes
+        # the story that other faults break, and has few sites: as with a seed, those are drawn apart.
+        st.integers(0, len(sites) + len(sites) // 2 + 1) | st.sampled_from(asked or (0,)),
         st.integers(1, max(options_max, 1)),  # a site at which nothing happens need not be in the list
         st.lists(st.integers(0, options_max), max_size=_PASSINGS_MAX - 1),
         st.integers(1, _PATIENCE_MAX),
@@ -89,12 +90,18 @@ def _schedules(draw: st.DrawFn, scenario: type[Scenario], kinds: tuple[str, ...]
 
 
 @functools.cache
-def _calm_sites(scenario: type[Scenario]) -> tuple[tuple[str, ...], int]:
-    """Return the sites of the calm run at which something can be done, in order, and how much at most."""
+def _calm_sites(scenario: type[Scenario]) -> tuple[tuple[str, ...], tuple[int, ...], int]:
+    """Return the sites of the calm run at which something can be done, in order; the numbers of those where the
+    environment can do something; and how much can be done at one of them at most."""
     noting = Noting(Calm())
     host(lambda h: h.run(scenario, noting), brief=True)
     menus = {point.rpartition("#")[0]: menu for point, menu in noting.points.items() if len(menu.options) > 1}
-    return tuple(menus), max((len(menu.options) - 1 for menu in menus.values()), default=0)
+    asked = [
+        number
+        for number, menu in enumerate(menus.values())
+        if any(option.fault is not None and option.fault.environmental for option in menu.options)
+    ]
+    return tuple(menus), tuple(asked), max((len(menu.options) - 1 for menu in menus.values()), default=0)
 
 
 class _Told:
