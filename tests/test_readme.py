@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import re
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from dst.config import KEYS, variable
 from dst.durable import faults
 from dst.lookup import all_invariants, shipped_scenarios
 
@@ -86,6 +88,30 @@ def test_the_scenario_shown_fails_once_it_pays_before_the_gate(tmp_path: Path) -
 
     assert done.returncode == 1, done.stdout + done.stderr
     assert ["paid-or-returned"] == [failure["invariant"] for failure in json.loads(done.stdout)["failures"]]
+
+
+def test_the_tests_shown_pass(tmp_path: Path) -> None:
+    for name in ("parcel.py", "test_parcel.py"):
+        (tmp_path / name).write_text(example(name), encoding="utf-8")
+
+    done = run(tmp_path, "-m", "pytest", *plugin())
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 passed" in done.stdout
+
+
+def plugin() -> tuple[str, ...]:
+    """Return what loads the plugin where the package is not installed."""
+    installed = any(found.name == "dst" for found in importlib.metadata.entry_points(group="pytest11"))
+    return () if installed else ("-p", "dst.pytest_plugin")
+
+
+def test_the_file_shown_for_continuous_integration_uses_what_is_there() -> None:
+    found = re.search(r"<!-- file ci.yml -->\n```yaml\n(.*?)```\n", README, re.DOTALL)
+    assert found
+    assert set(re.findall(r"\b(DST_[A-Z_]+):", found[1])) <= {variable(key) for key in KEYS}
+    plugin_text = (ROOT / "dst" / "pytest_plugin.py").read_text(encoding="utf-8")
+    assert all(f'"{name}"' in plugin_text for name in re.findall(r"dst-[a-z-]+", found[1]))
 
 
 CHARGING = "charging 4200, idempotency key order-17/charge\n"

@@ -75,8 +75,8 @@ def _schedules(draw: st.DrawFn, scenario: type[Scenario], kinds: tuple[str, ...]
     left_out = {kind for kind in kinds if draw(st.booleans())}
     story = st.builds(
         _Story,
-        # Half as many again for sites that no calm run comes to: recoveries, rollbacks.  What the environment does makes
-        # the story that other faults break, and has few sites: as with a seed, those are drawn apart.
+        # Half as many again for sites that no calm run comes to: recoveries, rollbacks.  What the environment does
+        # makes the story that other faults break, and has few sites: as with a seed, those are drawn apart.
         st.integers(0, len(sites) + len(sites) // 2 + 1) | st.sampled_from(asked or (0,)),
         st.integers(1, max(options_max, 1)),  # a site at which nothing happens need not be in the list
         st.lists(st.integers(0, options_max), max_size=_PASSINGS_MAX - 1),

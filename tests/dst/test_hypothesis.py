@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import ClassVar
 
 import pytest
@@ -50,6 +51,7 @@ def test_no_fault_is_drawn_beyond_its_budget(schedule):
     assert all(count <= budgets[name] for name, count in result.fired.items() if name in budgets)
 
 
+@pytest.mark.slow
 def test_every_kind_of_fault_can_be_drawn_and_crashes_in_recovery_too():
     fired = set()
 
@@ -94,7 +96,7 @@ def test_a_failure_that_takes_two_deviations_shrinks_to_two():
     def lost(schedule: Schedule) -> bool:
         return fails(broken, schedule)
 
-    assert 2 == len(find(schedules(broken), lost, settings=looking, random=__import__("random").Random(4)).deviations)
+    assert 2 == len(find(schedules(broken), lost, settings=looking, random=Random(4)).deviations)
 
 
 # ---- in a property ---------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 
 import pytest
 import trio
@@ -49,7 +50,7 @@ def reproduced(command: CommandLine, error: CheckFailed) -> Done:
 def outside(command: CommandLine, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
     """An empty folder, and no test that the plugin would tell of; toys are where another process finds them, too."""
     monkeypatch.setattr("dst.ambient.current", None)
-    monkeypatch.setattr("sys.path", ["", *__import__("sys").path])
+    monkeypatch.setattr("sys.path", ["", *sys.path])
     return command
 
 
