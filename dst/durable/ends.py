@@ -97,7 +97,7 @@ def check_forks(db: SimStore, fold_type: type[FoldPass]) -> list[tuple[str, int,
     """Fold what each fork has copied, and the same events of its origin: (fork, position, "" or how they differ)."""
     checks: list[tuple[str, int, str]] = []
     for fork_id, history in sorted(db.history.items()):
-        copies = [envelope for envelope in history if origin_of(envelope) is not None]
+        copies = [envelope for envelope in _chained(history) if origin_of(envelope) is not None]
         origin = origin_of(history[0])
         if origin is None:
             continue
