@@ -99,7 +99,7 @@ def check_forks(db: SimStore, fold_type: type[FoldPass]) -> list[tuple[str, int,
     for fork_id, history in sorted(db.history.items()):
         copies = [envelope for envelope in _chained(history) if origin_of(envelope) is not None]
         origin = origin_of(history[0])
-        if origin is None:
+        if origin is None or not copies:
             continue
         originals = _chained(db.history[origin[0]])[: len(copies)]
         same = _comparable(fold_type.of(copies)) == _comparable(fold_type.of(originals))
