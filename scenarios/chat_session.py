@@ -47,10 +47,7 @@ class ChatSession(DurableScenario):
         *faults.OPERATIONS,
         LEGACY_LOG,
     )
-    invariants: ClassVar[Sequence[AnyInvariant]] = (
-        *(i for i in invariants.ALL if i.name not in ("compensator-once", "rollback-finished")),
-        invariants.ParkedRests(),
-    )
+    invariants: ClassVar[Sequence[AnyInvariant]] = (*invariants.DURABLE, *invariants.DECISIONS, *invariants.GATES)
     marks: ClassVar[Sequence[str]] = (
         "closed",
         "a turn fell back",

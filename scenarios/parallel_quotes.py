@@ -35,11 +35,7 @@ class ParallelQuotes(DurableScenario):
     name = "parallel_quotes"
     story = "suppliers are asked at once, with deadlines; late answers, one counter, then the buyer chooses"
     faults: ClassVar[Sequence[Fault]] = (*faults.CRASHES, HOLDING, faults.APPEND_ANSWER_LOST, *faults.EFFECTS)
-    invariants: ClassVar[Sequence[AnyInvariant]] = (
-        *(i for i in invariants.ALL if i.name not in ("compensator-once", "rollback-finished")),
-        invariants.ParkedRests(),
-        invariants.SegmentStable(),
-    )
+    invariants: ClassVar[Sequence[AnyInvariant]] = (*invariants.DURABLE, *invariants.GATES, *invariants.BRANCHES)
     marks: ClassVar[Sequence[str]] = ("all answered", "one did not answer", "a late answer was heard", "chosen")
 
     def flows(self) -> Sequence[Flow]:

@@ -99,10 +99,10 @@ class Payout(DurableScenario):
         OPERATOR_TWICE,
     )
     invariants: ClassVar[Sequence[AnyInvariant]] = (
-        *(i for i in invariants.ALL if i.name not in ("compensator-once", "rollback-finished")),
+        *invariants.DURABLE,
+        *invariants.GATES,
         invariants.CompensatorOnce(owed_by={"free": "hold"}),
         invariants.RollbackFinished(scope=("hold[main]", "hold[spare]", "transfer")),
-        invariants.ParkedRests(),
         PaidAsSaid(),
     )
     marks: ClassVar[Sequence[str]] = ("paid", "refused", "freed", "said done", "said failed", "tried once more")

@@ -575,8 +575,9 @@ DURABLE: tuple[AnyInvariant, ...] = (
 
 SAGAS: tuple[AnyInvariant, ...] = (CompensatorOnce(), RollbackFinished())
 DECISIONS: tuple[AnyInvariant, ...] = (DecisionStable(),)
-GATES: tuple[AnyInvariant, ...] = (GateOnce(),)
-"""Of flows that roll back, decide, or wait."""
+GATES: tuple[AnyInvariant, ...] = (GateOnce(), ParkedRests())
+BRANCHES: tuple[AnyInvariant, ...] = (SegmentStable(),)
+"""Of flows that roll back, decide, wait, or do several things at once."""
 
-ALL: tuple[AnyInvariant, ...] = (*DURABLE, *SAGAS, *DECISIONS, *GATES)
+ALL: tuple[AnyInvariant, ...] = (*DURABLE, *SAGAS, *DECISIONS, GateOnce())
 """What holds of every durable scenario.  `crash-transparent` compares whole runs: see `dst.transparency`."""

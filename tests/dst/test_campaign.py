@@ -11,7 +11,6 @@ import pytest
 import trio
 
 from dst.choices import Random, Written
-from dst.durable import invariants
 from dst.errors import HarnessBroke
 from dst.executors.assignment import Assignment
 from dst.executors.inline import run_inline
@@ -398,7 +397,7 @@ def test_an_error_in_a_run_breaks_the_harness_unless_a_ctrl_c_led_to_it(caused, 
 
 def _mutated(name: str) -> tuple[CampaignRecord, type[Scenario]]:
     true = SCENARIOS[MUTANTS[name].scenario]
-    return campaign(true, schedules=2000, mutant=name), MUTANTS[name].apply(true)
+    return campaign(true, schedules=2000, mutant=name, strategy="swarm"), MUTANTS[name].apply(true)
 
 
 def test_the_seed_of_a_failure_reproduces_it_in_one_run_of_its_own():
@@ -406,7 +405,7 @@ def test_the_seed_of_a_failure_reproduces_it_in_one_run_of_its_own():
     (failure,) = report.failures
 
     async def alone(h: Host):
-        return await run_one(h, Transparency(h), broken, choices_of(broken, failure.seed))
+        return await run_one(h, Transparency(h), broken, choices_of(broken, failure.seed, strategy="swarm"))
 
     result, violation = host(alone)
     assert failure.signature == signature_of(result, "saga-resumes-forward", violation).text
@@ -439,9 +438,3 @@ def test_a_mutant_that_is_not_found_is_no_missing_case(monkeypatch):
     monkeypatch.setitem(MUTANTS, harmless.name, harmless)
     report = campaign(SCENARIOS[harmless.scenario], schedules=2, mutant=harmless.name)
     assert ("pass", 2, ()) == (report.verdict, report.schedules, report.missing)
-
-
-def test_the_invariants_of_shipped_scenarios_are_the_durable_ones():
-    known = {invariant.name for invariant in invariants.ALL}
-    for shipped in SCENARIOS.values():
-        assert {invariant.name for invariant in shipped.invariants} <= known
