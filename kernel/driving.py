@@ -163,7 +163,16 @@ class Driver:
             self.spawn(execution_id, None)
 
     async def drop_mail(self, execution_id: str) -> None:
-        """Forget what has come for an execution, if it has ended or is gone: no gate will ever take it."""
+        """Forget what has come for an execution, if it has ended or is gone: no gate will ever take it.
+
+        A store that is silent keeps it until somebody recovers.
+        """
+        try:
+            await self._drop_mail(execution_id)
+        except (AppendUnknown, StoreUnavailable) as error:
+            logger.warning("execution %s: what came for it and is not needed stays for now: %s", execution_id, error)
+
+    async def _drop_mail(self, execution_id: str) -> None:
         left = await self._stores.mailbox.pending(execution_id)
         if left:
             # Asked after the look.  Otherwise: 1. it has ended, 2. it is deleted, and its id used again, 3. mail for
@@ -267,18 +276,11 @@ class Driver:
                 live.deadline.cancel()
 
     async def _drop_all_mail(self, execution_id: str, live: _Live) -> None:
-        """Drop the mail of an execution that has ended, also what comes while it is dropped.
-
-        A store that fails now leaves it to the next `recover_all`.
-        """
+        """Drop the mail of an execution that has ended, also what comes while it is dropped."""
         live.poked = True
         while live.poked:
             live.poked = False
-            try:
-                await self.drop_mail(execution_id)
-            except (StoreUnavailable, AppendUnknown) as error:
-                logger.warning("execution %s has ended, and its mail is still there: %s", execution_id, error)
-                return
+            await self.drop_mail(execution_id)
 
     def _count_loss(self, live: _Live, journal: Journal | None, loss: RunLost) -> None:
         """Raise if one position is lost again and again: the log says it is taken, and reads do not show by what."""

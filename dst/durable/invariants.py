@@ -506,36 +506,39 @@ class Converges(Invariant[bool]):
         return True
 
 
-class ParkedRests(Invariant[bool | None]):
+class ParkedRests(Invariant[str]):
     """K-FLOW-6, K-FLOW-10: for scenarios with gates."""
 
     name = "parked-rests"
-    says = "a parked execution does nothing, and comes to no end, until its gate is passed"
+    says = "a parked execution does nothing, and comes to no end, until its gate is passed or it is to be cancelled"
     kinds = (
         events.EXECUTION_SUSPENDED,
         events.EXECUTION_RESUMED,
         events.CANCEL_REQUESTED,
+        "accepted",
         events.STEP_STARTED,
         events.DECISION_RECORDED,
         *_TERMINAL,
     )
-    initial = None  # is it parked?  None: it never was
+    initial = ""  # "parked", "passed", or "asked": to be cancelled it runs up to its gate, unserved steps and all
 
     def key(self, record: Record) -> Key:
-        """Keyed by execution."""
-        return record[1], (record[1],)
+        """Keyed by execution; of what is accepted a request to cancel concerns it."""
+        return None if record[0] == "accepted" and record[3] != events.CANCEL_REQUESTED else (record[1], (record[1],))
 
-    def advance(self, state: bool | None, record: Record) -> bool | None:
+    def advance(self, state: str, record: Record) -> str:
         """Follow gates."""
-        if record[0] in (events.EXECUTION_RESUMED, events.CANCEL_REQUESTED):
-            return False if state else state
-        if state:
+        if record[0] in ("accepted", events.CANCEL_REQUESTED) or state == "asked":
+            return "asked"
+        if record[0] == events.EXECUTION_RESUMED:
+            return "passed" if state else state
+        if state == "parked":
             raise Broken(f"{record[0]} at {record[2].sequence}, while it was parked", "rest, until the gate is passed")
-        return True if record[0] == events.EXECUTION_SUSPENDED else state
+        return "parked" if record[0] == events.EXECUTION_SUSPENDED else state
 
-    def could_fail(self, state: bool | None) -> bool:
+    def could_fail(self, state: str) -> bool:
         """It was parked."""
-        return state is not None
+        return state in ("parked", "passed")
 
 
 class SegmentStable(Invariant[int | None]):
