@@ -90,9 +90,26 @@ async def retry(error: Exception) -> None:
     await trio.sleep(0.01)
 
 
+async def go() -> bool:
+    """Wait for the word to begin; False if nobody is left to give it."""
+    said: str = await trio.to_thread.run_sync(sys.stdin.readline)
+    return said == "go\n"
+
+
 async def share(stores: Stores, upto: int, say: Say) -> None:
-    """Fill the log as one of several who own nothing."""
-    await fill(stores, upto, writer=str(os.getpid()), fence=0, won=lambda *batch: say(_words(*batch)), refused=retry)
+    """Fill the log as one of several who own nothing, from a word on that all are given when they have opened it."""
+    won = 0
+
+    def note(*batch: int | str) -> None:
+        nonlocal won
+        won += 1
+        say(" ".join(map(str, batch)))
+
+    if not await go():
+        return
+    while not won:  # a race in which one had no part would show less
+        await fill(stores, upto, writer=str(os.getpid()), fence=0, won=note, refused=retry)
+        upto += 10
 
 
 async def own(stores: Stores, upto: int, say: Say) -> None:
@@ -100,7 +117,7 @@ async def own(stores: Stores, upto: int, say: Say) -> None:
     owner = str(os.getpid())
     fence = await stores.events.claim(EXECUTION, owner) if await stores.events.entry(EXECUTION) else 0
     try:
-        await fill(stores, upto, writer=owner, fence=fence, won=lambda *batch: say(_words(*batch)))
+        await fill(stores, upto, writer=owner, fence=fence, won=lambda *batch: say(" ".join(map(str, batch))))
     except Fenced:
         say(OVERTAKEN)
 
@@ -117,7 +134,8 @@ async def lease(stores: Stores, count: int, say: Say) -> None:
             continue
         say(f"taken {i}")
     say("all")
-    await trio.to_thread.run_sync(sys.stdin.readline)
+    if not await go():
+        return
     for i, fence in taken.items():
         try:
             await leases.renew(lease_id(i), fence=fence, until_ms=2_000)
@@ -130,10 +148,6 @@ async def lease(stores: Stores, count: int, say: Say) -> None:
 def lease_id(i: int) -> str:
     """Return the id of an execution that is leased."""
     return f"lease {i}"
-
-
-def _words(first: int, last: int, hash: str) -> str:
-    return f"{first} {last} {hash}"
 
 
 ROLES = {"share": share, "own": own, "lease": lease}
