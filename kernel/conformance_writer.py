@@ -24,7 +24,6 @@ Open = Callable[[str], AbstractAsyncContextManager[Stores]]
 Say = Callable[[str], None]
 
 EXECUTION = "e"
-ATTEMPTS_MAX = 1_000  # in a row that a store may refuse, a hundredth of a second apart
 
 # What it says.
 READY = "ready"
