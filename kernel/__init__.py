@@ -8,7 +8,7 @@ import logging
 from kernel.codec import Codec, with_codec
 from kernel.content import with_content
 from kernel.context import Context
-from kernel.definitions import Effect, EffectContext, Flow, Step, flow, step
+from kernel.definitions import Effect, EffectContext, Flow, Step, flow, step, transaction
 from kernel.errors import (
     CancelRequested,
     ConcurrencyConflict,
@@ -21,8 +21,12 @@ from kernel.errors import (
     KernelError,
     NoJsonForm,
     NothingToResolve,
+    NoTransactions,
     StepTimeout,
     TooLarge,
+    TransactionEnded,
+    TransactionMisuse,
+    TransactionRefused,
     TypedFailure,
     UnknownExecution,
 )
@@ -35,6 +39,7 @@ from kernel.live_query import LiveQuery
 from kernel.log_ids import LogIds
 from kernel.orchestration import ChildFailed, await_child, await_children, settle_children
 from kernel.parts import Parts
+from kernel.ports import Sql, SqlResult
 from kernel.projections import SURFACES, Projection
 from kernel.retries import RetryPolicy
 from kernel.runtime import Handle, Runtime, open_runtime
@@ -69,6 +74,7 @@ __all__ = [
     "LogIds",
     "NoJsonForm",
     "NothingToResolve",
+    "NoTransactions",
     "Parts",
     "Projection",
     "RetryPolicy",
@@ -76,11 +82,16 @@ __all__ = [
     "Runtime",
     "Saga",
     "SagaCompensationError",
+    "Sql",
+    "SqlResult",
     "Step",
     "StepTimeout",
     "StoredEvent",
     "TooLarge",
     "Supervisor",
+    "TransactionEnded",
+    "TransactionMisuse",
+    "TransactionRefused",
     "TypedFailure",
     "UnknownExecution",
     "await_child",
@@ -95,6 +106,7 @@ __all__ = [
     "step",
     "supervise_children",
     "trajectories",
+    "transaction",
     "with_codec",
     "with_content",
 ]

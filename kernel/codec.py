@@ -15,6 +15,7 @@ import attrs
 from kernel.events import Envelope, StoredEvent
 from kernel.jsonform import decode, encode
 from kernel.ports import CatalogueEntry, Delivery, EventStore, Mailbox, SnapshotStore, Status, StoredSnapshot, Stores
+from kernel.transactions import FormedTransactions
 
 KEY = "__loomCoded"
 
@@ -31,9 +32,11 @@ class Codec(Protocol):
 
 def with_codec(stores: Stores, codec: Codec) -> Stores:
     """Return `stores` with every text they keep passed through `codec`."""
+    events, transactions = CodedEvents(inner=stores.events, codec=codec), stores.transactions
     return attrs.evolve(
         stores,
-        events=CodedEvents(inner=stores.events, codec=codec),
+        events=events,
+        transactions=transactions and FormedTransactions(inner=transactions, form=events.coded),
         snapshots=CodedSnapshots(inner=stores.snapshots, codec=codec),
         mailbox=CodedMailbox(inner=stores.mailbox, codec=codec),
     )
@@ -70,10 +73,14 @@ class CodedEvents:
         due_ms: int | None,
     ) -> None:
         """Append what the codec makes of the texts; the hashes stay."""
-        coded = [attrs.evolve(envelope, text=_wrap(self.codec, envelope.text)) for envelope in batch]
+        coded = await self.coded(batch)
         await self.inner.append(
             execution_id, expected, coded, fence=fence, flow_id=flow_id, status=status, due_ms=due_ms
         )
+
+    async def coded(self, batch: Sequence[Envelope]) -> Sequence[Envelope]:
+        """Return what is stored in place of a batch."""
+        return [attrs.evolve(envelope, text=_wrap(self.codec, envelope.text)) for envelope in batch]
 
     async def read_from(self, execution_id: str, sequence: int) -> Sequence[StoredEvent]:
         """Read the plain texts."""

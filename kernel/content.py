@@ -16,6 +16,7 @@ from kernel.errors import ContentMissingError, CorruptLog
 from kernel.events import Envelope, StoredEvent, hash_of, quoted
 from kernel.jsonform import DEPTH_MAX_STORED, Json, decode_canonical, encode
 from kernel.ports import CatalogueEntry, ContentStore, EventStore, Status, Stores
+from kernel.transactions import FormedTransactions
 
 KEY = "__loomContent"
 
@@ -26,7 +27,12 @@ INLINE_BYTES_MAX = 65_536
 def with_content(stores: Stores, contents: ContentStore, *, inline_bytes_max: int = INLINE_BYTES_MAX) -> Stores:
     """Return `stores` with payloads above that size kept in `contents`."""
     events = ContentEvents(inner=stores.events, contents=contents, inline_bytes_max=inline_bytes_max)
-    return attrs.evolve(stores, events=events)
+    transactions = stores.transactions
+    return attrs.evolve(
+        stores,
+        events=events,
+        transactions=transactions and FormedTransactions(inner=transactions, form=events.stubs),
+    )
 
 
 @attrs.frozen(kw_only=True)
@@ -49,10 +55,14 @@ class ContentEvents:
         due_ms: int | None,
     ) -> None:
         """Append with large payloads by reference."""
-        stubs = [await self._stub(envelope) for envelope in batch]
+        stubs = await self.stubs(batch)
         await self.inner.append(
             execution_id, expected, stubs, fence=fence, flow_id=flow_id, status=status, due_ms=due_ms
         )
+
+    async def stubs(self, batch: Sequence[Envelope]) -> Sequence[Envelope]:
+        """Return what is stored in place of a batch, when the content it refers to is."""
+        return [await self._stub(envelope) for envelope in batch]
 
     async def _stub(self, envelope: Envelope) -> Envelope:
         payload, large = envelope.payload, _bytes(envelope.text) > self.inline_bytes_max

@@ -25,10 +25,13 @@ from kernel.errors import (
     DuplicateStep,
     GateInBranch,
     NonDeterministicFlow,
+    NoTransactions,
     ReservedEventType,
     RunEnded,
     RunInterrupted,
     SyscallOutsideFlow,
+    TransactionMisuse,
+    TransactionRefused,
     UndeclaredFailure,
     UnknownEffect,
 )
@@ -44,7 +47,7 @@ if TYPE_CHECKING:
     from kernel.definitions import Effect, Step
     from kernel.journal import Journal
     from kernel.parts import Parts
-    from kernel.ports import Chance
+    from kernel.ports import Chance, Transaction
 
 LiveCheck = Callable[[str], None]
 LIVE_CHECKS: contextvars.ContextVar[tuple[LiveCheck, ...]] = contextvars.ContextVar("live_checks", default=())
@@ -61,6 +64,10 @@ class Role(enum.Enum):
     FLOW = "flow"
     BRANCH = "branch"
     EFFECT = "effect"
+    TRANSACTION = "transaction"  # an effect whose emits would wait for itself
+
+
+_EFFECTS = (Role.EFFECT, Role.TRANSACTION)
 
 
 class Context:
@@ -200,6 +207,11 @@ class Context:
                     f"step {step.id!r} names the tool {step.tool!r}, for which no effect is registered; "
                     f"registered are {sorted(self._registry)}"
                 )
+            )
+        if step.transactional and self.journal.stores.transactions is None:
+            raise NoTransactions(
+                f"step {step.id!r} is a transaction, and the store of this runtime has none: use one whose `Stores` "
+                "have `transactions` (SQLite, PostgreSQL, memory), or make it an ordinary step"
             )
         return effect
 
@@ -524,10 +536,37 @@ class Context:
             self.end(str(signal), signal)
             raise
         except Exception as error:
-            interrupted = RunInterrupted(f"an append of {self.execution_id!r} failed: {error}")
-            interrupted.__cause__ = error
-            self.end(str(interrupted), interrupted)
-            raise interrupted from error
+            raise self._interrupted(error) from error
+
+    async def begin(self) -> Transaction:
+        """Open a transaction, as `Journal.begin`, if the run has not ended; a failing store ends it, as in `commit`."""
+        try:
+            return await self.journal.begin(self.check_alive)
+        except Exception as error:
+            raise self._interrupted(error) from error
+
+    async def commit_in(self, transaction: Transaction, type: str, payload_text: str) -> None:
+        """Append with a transaction, as `commit` does without.
+
+        Raises `TransactionRefused`, which is the effect's affair and ends no run.
+        """
+        try:
+            self.check_alive()
+            await self.journal.commit_in(transaction, type, payload_text)
+        except ControlSignal as signal:
+            self.end(str(signal), signal)
+            raise
+        except TransactionRefused:
+            raise
+        except Exception as error:
+            raise self._interrupted(error) from error
+
+    def _interrupted(self, error: Exception) -> RunInterrupted:
+        """The store has failed: end the run, and return the signal that says so."""
+        interrupted = RunInterrupted(f"an append of {self.execution_id!r} failed: {error}")
+        interrupted.__cause__ = error
+        self.end(str(interrupted), interrupted)
+        return interrupted
 
     def end(self, why: str, signal: ControlSignal | None = None) -> None:
         """The run is over: whatever still holds this context can do nothing with it (K-FLOW-10)."""
@@ -559,9 +598,9 @@ class Context:
         """Raise unless the caller may make any syscall: the flow's task or a branch, not an effect (K-FLOW-8)."""
         self.check_alive()
         role = self._roles.get(trio.lowlevel.current_task())
-        if self.blocker is not None and role is not Role.EFFECT:
+        if self.blocker is not None and role not in _EFFECTS:
             raise self.blocker
-        if role is None or role is Role.EFFECT:
+        if role is None or role in _EFFECTS:
             raise SyscallOutsideFlow(
                 f"a syscall of {self.execution_id!r} came from "
                 f"{'inside an effect or decider' if role else 'a task that is no branch of the flow'}: "
@@ -572,17 +611,22 @@ class Context:
         """Raise unless the caller may emit: effects may too, through a closure over the context (ADR 0102 D4)."""
         self.check_alive()
         role = self._roles.get(trio.lowlevel.current_task())
+        if role is Role.TRANSACTION:
+            raise TransactionMisuse(
+                f"an emit of {self.execution_id!r} came from the effect of a transaction, which may be rolled back: "
+                "return what is to be told, and let the flow emit it"
+            )
         if self.blocker is not None and role is not Role.EFFECT:
             raise self.blocker
         if role is None:
             raise SyscallOutsideFlow(f"an emit of {self.execution_id!r} came from a task that is no branch of the flow")
 
     @contextlib.contextmanager
-    def acting_as_effect(self) -> Iterator[None]:
+    def acting_as_effect(self, *, in_transaction: bool = False) -> Iterator[None]:
         """While the block lasts, the current task is an effect or decider: it may emit, and nothing else."""
         task = trio.lowlevel.current_task()
         before = self._roles.get(task)
-        self._roles[task] = Role.EFFECT
+        self._roles[task] = Role.TRANSACTION if in_transaction else Role.EFFECT
         try:
             yield
         finally:

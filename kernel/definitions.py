@@ -10,6 +10,7 @@ import attrs
 from kernel.errors import TypedFailure
 from kernel.ids import check_text
 from kernel.jsonform import Json
+from kernel.ports import Sql
 from kernel.retries import RetryPolicy
 
 if TYPE_CHECKING:
@@ -31,8 +32,18 @@ class EffectContext(Protocol):
     def deadline_seconds(self) -> float | None:
         """The step's deadline for an attempt, if it has one."""
 
+    @property
+    def sql(self) -> Sql:
+        """The SQL that is committed with the step's completion (K-USER-2).
+
+        Raises `TransactionMisuse` in a step that is no transaction.
+        """
+
     async def emit(self, type: str, payload: Json = None) -> None:
-        """Append an event, tagged with step and attempt; at least once, never served (ADR 0102 D1)."""
+        """Append an event, tagged with step and attempt; at least once, never served (ADR 0102 D1).
+
+        Raises `TransactionMisuse` in a transaction: it would tell of what may be rolled back.
+        """
 
 
 Effect = Callable[[EffectContext, Json], Awaitable[object]]
@@ -67,8 +78,14 @@ class Step:
     deadline_seconds: float | None = attrs.field(default=None, validator=_deadline)
     at_most_once: bool = False
     retry: RetryPolicy | None = None
+    transactional: bool = False
 
     def __attrs_post_init__(self) -> None:
+        if self.at_most_once and self.transactional:
+            raise ValueError(
+                f"step {self.id!r} is a transaction and is to run at most once: a transaction whose end is not in the "
+                "log has done nothing, so it is never in doubt; leave `at_most_once` out"
+            )
         if self.at_most_once and self.retry is not None:
             raise ValueError(f"step {self.id!r} is to run at most once and has a retry policy: choose one of the two")
 
@@ -108,6 +125,32 @@ def step(
         deadline_seconds=deadline,
         at_most_once=at_most_once,
         retry=retry,
+    )
+
+
+def transaction(
+    id: str,
+    effect: Effect | None = None,
+    *,
+    tool_id: str | None = None,
+    failures: tuple[type[TypedFailure], ...] = (),
+    deadline: float | None = None,
+    retry: RetryPolicy | None = None,
+) -> Step:
+    """Declare a step whose SQL is committed together with its completion, so exactly once (K-USER-2).
+
+    The effect runs its SQL with `await effect.sql.execute(statement, parameters)`, in the store's own database.  Any
+    failure, a declared one too, rolls it back; each attempt is a transaction of its own.  While it is open, the
+    execution appends nothing else, and on SQLite nobody does: keep it short, and give it a `deadline`.
+    """
+    return Step(
+        id=id,
+        effect=effect,
+        tool_id=tool_id,
+        failures=failures,
+        deadline_seconds=deadline,
+        retry=retry,
+        transactional=True,
     )
 
 

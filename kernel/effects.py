@@ -1,7 +1,8 @@
-"""One attempt of a step: its effect, its deadline, and how it ended (K-FLOW-1 to 3)."""
+"""One attempt of a step: its effect, its deadline, and how it ended (K-FLOW-1 to 3, K-USER-2)."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import attrs
@@ -10,7 +11,15 @@ import trio
 from kernel import events
 from kernel.digest import fnv1a64
 from kernel.doubt import append_by_worker, leave_in_doubt
-from kernel.errors import ControlSignal, NoJsonForm, ReservedEventType, StepTimeout, TypedFailure, describe_error
+from kernel.errors import (
+    ControlSignal,
+    NoJsonForm,
+    ReservedEventType,
+    StepTimeout,
+    TransactionMisuse,
+    TypedFailure,
+    describe_error,
+)
 from kernel.events import quoted
 from kernel.jsonform import Json, decode_canonical, encode
 from kernel.log_ids import PLACE
@@ -19,6 +28,7 @@ from kernel.signals import verdict
 if TYPE_CHECKING:
     from kernel.context import Context
     from kernel.definitions import Effect, Step
+    from kernel.ports import Sql, Transaction
 
 
 @attrs.frozen(kw_only=True)
@@ -42,16 +52,29 @@ class Attempt:
 class EffectCalls:
     """The `EffectContext` of one attempt."""
 
-    def __init__(self, context: Context, attempt: Attempt) -> None:
+    def __init__(self, context: Context, attempt: Attempt, sql: Sql | None = None) -> None:
         self._context = context
+        self._sql = sql
         self.step_id = attempt.journal_id
         self.attempt = attempt.number
         self.idempotency_key = f"{context.effect_scope()}/{attempt.journal_id}"
         self.deadline_seconds = attempt.step.deadline_seconds
 
+    @property
+    def sql(self) -> Sql:
+        """The SQL of the attempt's transaction.  Raises `TransactionMisuse` if the step is none."""
+        if self._sql is None:
+            raise TransactionMisuse(f"step {self.step_id!r} is no transaction: declare it with `transaction`")
+        return self._sql
+
     async def emit(self, type: str, payload: Json = None) -> None:
         """Append an event, never stamped and never counted (K-EMIT-1); refused once the run has ended (K-FLOW-10)."""
         self._context.check_alive()
+        if self._sql is not None:
+            raise TransactionMisuse(
+                f"step {self.step_id!r} is a transaction, which may be rolled back, and emits {type!r}: return what is "
+                "to be told, and let the flow emit it"
+            )
         if type in events.KERNEL_TYPES:
             raise ReservedEventType(f"{type!r} is the kernel's own event type: emit under a name of your own")
         tag: dict[str, Json] = {"effect": self.step_id, "attempt": self.attempt}
@@ -103,11 +126,11 @@ async def run_attempt(context: Context, attempt: Attempt) -> Json:
         + (f',"tries":{attempt.tries}}}' if attempt.tries else "}"),
     )
     try:
-        if attempt.step.deadline_seconds is None:
-            raw = await _run_inline(context, attempt)
+        if attempt.step.transactional:
+            raw, text = await _run_in_transaction(context, attempt)
         else:
-            raw = await _run_with_deadline(context, attempt, attempt.step.deadline_seconds)
-        text = context.journal.encode(raw, f"output of step {attempt.journal_id!r}")
+            raw = await _run_effect(context, attempt, EffectCalls(context, attempt), attempt.step.deadline_seconds)
+            text = context.journal.encode(raw, f"output of step {attempt.journal_id!r}")
     except attempt.step.failures as failure:
         raise await _record_typed(context, attempt, failure) from failure
     except Exception as error:
@@ -124,29 +147,69 @@ async def run_attempt(context: Context, attempt: Attempt) -> Json:
         raise
     # A flow that gives a step up may do so while its end is appended.  A re-run then runs the step again; one that
     # runs at most once would be in doubt without need, so its end is appended by the worker, whom that does not reach.
-    end = f'{{"attempt":{attempt.number},"output":{text},"step":{step}}}'
     if attempt.step.at_most_once:
-        await append_by_worker(context, events.STEP_COMPLETED, end)
-    else:
-        await context.commit(events.STEP_COMPLETED, end)
+        await append_by_worker(context, events.STEP_COMPLETED, _completion(attempt, text))
+    elif not attempt.step.transactional:
+        await context.commit(events.STEP_COMPLETED, _completion(attempt, text))
     return context.live_value(raw, text)
 
 
-async def _perform(context: Context, attempt: Attempt) -> object:
+async def _perform(context: Context, attempt: Attempt, calls: EffectCalls) -> object:
     """Call the effect, in whatever task this is."""
     outside = PLACE.set(context.journal.place(attempt.journal_id, attempt.number))
     try:
-        with context.acting_as_effect():
-            return await context.perform(attempt, EffectCalls(context, attempt), decode_canonical(attempt.input_text))
+        with context.acting_as_effect(in_transaction=attempt.step.transactional):
+            return await context.perform(attempt, calls, decode_canonical(attempt.input_text))
     finally:
         PLACE.reset(outside)
 
 
-async def _run_inline(context: Context, attempt: Attempt) -> object:
-    """Without a deadline nobody goes on before the effect has ended: it needs no task of its own."""
+def _completion(attempt: Attempt, text: str) -> str:
+    return f'{{"attempt":{attempt.number},"output":{text},"step":{quoted(attempt.journal_id)}}}'
+
+
+async def _run_in_transaction(context: Context, attempt: Attempt) -> tuple[object, str]:
+    """Run the effect and append its completion in one transaction, and return the output and its text (K-USER-2).
+
+    Whatever is raised, nothing of the effect's SQL is there when it is.  The deadline is for the wait for the
+    transaction as well.  It ends where the effect does: only this task commits, so no zombie can.
+    """
+    seconds = attempt.step.deadline_seconds
+    expiry = math.inf if seconds is None else trio.current_time() + seconds
+    transaction: Transaction | None = None
+    with trio.move_on_at(expiry):
+        transaction = await context.begin()
+    if transaction is None:
+        raise _timed_out(context, attempt)
+    try:
+        left = None if seconds is None else expiry - trio.current_time()
+        if left is not None and left <= 0:
+            raise _timed_out(context, attempt)
+        raw = await _run_effect(context, attempt, EffectCalls(context, attempt, transaction.sql), left)
+        text = context.journal.encode(raw, f"output of step {attempt.journal_id!r}")
+        await context.commit_in(transaction, events.STEP_COMPLETED, _completion(attempt, text))
+        return raw, text
+    except BaseException as error:
+        if not _is_served_or_retried(attempt, error):
+            context.rule.ended_unsettled()  # known from now on, and the rollback takes its time (K-EMIT-5)
+        raise
+    finally:
+        await context.journal.leave(transaction)
+
+
+def _is_served_or_retried(attempt: Attempt, error: BaseException) -> bool:
+    if isinstance(error, attempt.step.failures):
+        return True
+    return not attempt.is_last and isinstance(error, Exception) and not isinstance(error, NoJsonForm)
+
+
+async def _run_effect(context: Context, attempt: Attempt, calls: EffectCalls, seconds: float | None) -> object:
+    if seconds is not None:
+        return await _run_with_deadline(context, attempt, calls, seconds)
+    # Without a deadline nobody goes on before the effect has ended: it needs no task of its own.
     context.rule.effect_began()
     try:
-        return await _perform(context, attempt)
+        return await _perform(context, attempt, calls)
     finally:
         context.rule.effect_settled()
 
@@ -161,31 +224,36 @@ class _Box:
     error: BaseException | None = None
 
 
-async def _run_with_deadline(context: Context, attempt: Attempt, deadline_seconds: float) -> object:
+async def _run_with_deadline(context: Context, attempt: Attempt, calls: EffectCalls, seconds: float) -> object:
     """Run the effect in the worker's nursery and wait for it, but no longer than its deadline (K-FLOW-3)."""
     box = _Box()
     context.rule.effect_began()
-    context.workers.start_soon(_settle, context, attempt, box, name=f"effect {attempt.journal_id}")
+    context.workers.start_soon(_settle, context, attempt, calls, box, name=f"effect {attempt.journal_id}")
     try:
-        with trio.move_on_after(deadline_seconds):
+        with trio.move_on_after(seconds):
             await box.settled.wait()
     except trio.Cancelled:
         box.scope.cancel()
         raise
     if not box.settled.is_set():
-        if attempt.is_last:
-            context.rule.ended_unsettled()
         box.scope.cancel()  # asked to stop; one that does not goes on as a zombie, and its result is dropped
-        raise StepTimeout(f"step {attempt.journal_id!r} of {context.execution_id!r}: no end after {deadline_seconds} s")
+        raise _timed_out(context, attempt)
     if box.error is not None:
         raise box.error
     return box.value
 
 
-async def _settle(context: Context, attempt: Attempt, box: _Box) -> None:
+def _timed_out(context: Context, attempt: Attempt) -> StepTimeout:
+    if attempt.is_last:
+        context.rule.ended_unsettled()
+    seconds = attempt.step.deadline_seconds
+    return StepTimeout(f"step {attempt.journal_id!r} of {context.execution_id!r}: no end after {seconds} s")
+
+
+async def _settle(context: Context, attempt: Attempt, calls: EffectCalls, box: _Box) -> None:
     try:
         with box.scope:
-            box.value = await _perform(context, attempt)
+            box.value = await _perform(context, attempt, calls)
     except BaseException as raised:
         error = verdict(raised)
         if not isinstance(error, Exception | ControlSignal):

@@ -35,6 +35,7 @@ __all__ = [
     "LogTruncated",
     "MalformedJson",
     "NoJsonForm",
+    "NoTransactions",
     "NonDeterministicFlow",
     "NotAStore",
     "NotEnded",
@@ -53,6 +54,9 @@ __all__ = [
     "Suspended",
     "SyscallOutsideFlow",
     "TooLarge",
+    "TransactionEnded",
+    "TransactionMisuse",
+    "TransactionRefused",
     "TypedFailure",
     "UndeclaredFailure",
     "UnknownEffect",
@@ -232,6 +236,22 @@ class GateTimeout(KernelError):
 
 class DuplicateStep(KernelError):
     """The same step id was used twice in one run; give the calls different keys (K-FLOW-1)."""
+
+
+class NoTransactions(KernelError):
+    """A step is a transaction, and the runtime's store has none; nothing was appended (K-USER-2)."""
+
+
+class TransactionEnded(KernelError):
+    """SQL came from an attempt that is over, one that has passed its deadline for example; it was not executed."""
+
+
+class TransactionMisuse(KernelError):
+    """An effect tried what a transactional step leaves to the kernel, such as COMMIT; it was not done (K-USER-2)."""
+
+
+class TransactionRefused(KernelError):
+    """The database does not commit what the effect has done, so the attempt has failed and nothing of it is there."""
 
 
 class GateInBranch(KernelError):

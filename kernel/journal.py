@@ -20,7 +20,7 @@ from kernel.fold import FoldPass
 from kernel.jsonform import Json, encode
 from kernel.lifecycle import Loaded, decode_snapshot, save_snapshot
 from kernel.log_ids import Place
-from kernel.ports import Clock, Status, Stores
+from kernel.ports import Clock, Status, Stores, Transaction
 from kernel.projections import Projection, ProjectionPass
 from kernel.state import FlowState
 
@@ -138,6 +138,70 @@ class Journal:
         Waits its turn, then asks `admit` (which raises if the run has ended meanwhile).  Raises `RunLost` if another
         writer took the position: what was computed for this one is never moved to another (K-LOG-2).
         """
+        await self._take_turn()
+        try:
+            if admit is not None:
+                admit()
+            envelope = self._seal(type, payload_text, stamp, provenance)
+            await self._land(envelope)
+            self._absorb(envelope)
+            await self._snapshot_if_due()
+        finally:
+            self._pass_turn()
+
+    # ---- transactions ------------------------------------------------------------------------------------------------
+
+    async def begin(self, admit: Callable[[], None]) -> Transaction:
+        """Open a transaction of the store, and append nothing else until `leave` (K-USER-2).
+
+        The turn comes first, as for every append.  Otherwise: 1. the transaction has the store's only writer, 2. a
+        sibling has the turn and waits for the writer, 3. the transaction's own append waits for the turn.
+        """
+        assert self.stores.transactions is not None
+        await self._take_turn()
+        try:
+            admit()
+            return await self.stores.transactions.begin()
+        except BaseException:
+            self._pass_turn()
+            raise
+
+    async def commit_in(self, transaction: Transaction, type: str, payload_text: str) -> None:
+        """Append one event with all that the transaction has done, and fold it; the turn is still held.
+
+        Raises `TransactionRefused`; `RunLost` if another writer took the position, or if the answer was lost and the
+        log does not show the event yet: the next append at this position, by whom it may be, decides.
+        """
+        envelope = self._seal(type, payload_text, None, None)
+        flow_id, status, due_ms = self._summary(envelope)
+        try:
+            await transaction.append(
+                self.execution_id,
+                envelope.sequence,
+                (envelope,),
+                fence=self.fence,
+                flow_id=flow_id,
+                status=status,
+                due_ms=due_ms,
+            )
+        except (AppendUnknown, ConcurrencyConflict) as lost:
+            # Not sent again: that would append the completion without the SQL.
+            if not await self._holds(envelope):
+                raise RunLost(f"{self.execution_id!r}: a transaction at {envelope.sequence} has no answer") from lost
+        self._absorb(envelope)
+        await self._snapshot_if_due()
+
+    async def leave(self, transaction: Transaction) -> None:
+        """Roll the transaction back, unless it has been committed, and pass the turn on."""
+        try:
+            with trio.CancelScope(shield=True):
+                await transaction.rollback()
+        finally:
+            self._pass_turn()
+
+    # ---- turns -------------------------------------------------------------------------------------------------------
+
+    async def _take_turn(self) -> None:
         # A store need not look at cancellation.  Otherwise: 1. shutdown, 2. an effect makes an error of its
         # cancellation, 3. it is appended as the step's failure, and the execution fails.  A shutdown is a crash.
         await trio.lowlevel.checkpoint_if_cancelled()
@@ -146,16 +210,6 @@ class Journal:
             self._queue.append(turn)
             await self._wait_turn(turn)
         self._busy = True
-        try:
-            if admit is not None:
-                admit()
-            envelope = self._seal(type, payload_text, stamp, provenance)
-            await self._land(envelope)
-            self._absorb(envelope)
-            if self.snapshot_every is not None and self._since_snapshot >= self.snapshot_every:
-                await self._snapshot()
-        finally:
-            self._pass_turn()
 
     async def _wait_turn(self, turn: trio.Event) -> None:
         """Wait to be handed the turn; one who is cancelled while waiting hands it on."""
@@ -267,7 +321,9 @@ class Journal:
                     envelope.type,
                 )
 
-    async def _snapshot(self) -> None:
+    async def _snapshot_if_due(self) -> None:
+        if self.snapshot_every is None or self._since_snapshot < self.snapshot_every:
+            return
         await save_snapshot(self.stores.snapshots, self.execution_id, self.fold.release(), self.projecting.values)
         self._since_snapshot = 0
 

@@ -7,9 +7,9 @@ a defect of the store.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import attrs
 
@@ -189,6 +189,70 @@ class ContentStore(Protocol):
         """Return the text, or None if there is none."""
 
 
+Parameters = Sequence[object] | Mapping[str, object]
+"""What a statement's placeholders stand for, written as the store's database has them: `?` or `:name`, `%s`, ..."""
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class SqlResult:
+    """What a statement has returned, and how many rows it has found or changed, as the database counts them."""
+
+    rows: Sequence[tuple[Any, ...]]
+    rowcount: int
+
+
+class Sql(Protocol):
+    """What the effect of a transactional step is handed: the SQL of its one transaction (K-USER-2)."""
+
+    async def execute(self, statement: str, parameters: Parameters = ()) -> SqlResult:
+        """Execute one statement.  Raises what the database's driver raises.
+
+        Raises `TransactionEnded` when the attempt is over, `TransactionMisuse` for what would end the transaction:
+        committing is not the effect's to do.  Savepoints are.  One that is cancelled spoils the transaction.
+        """
+
+
+class Transaction(Protocol):
+    """One open transaction of a store, used by one task."""
+
+    @property
+    def sql(self) -> Sql:
+        """What the effect is handed."""
+
+    async def append(
+        self,
+        execution_id: str,
+        expected: int,
+        batch: Sequence[Envelope],
+        *,
+        fence: int,
+        flow_id: str,
+        status: Status,
+        due_ms: int | None,
+    ) -> None:
+        """`EventStore.append`, and all that was executed becomes durable with it, or nothing does.
+
+        When it has returned the transaction has ended.  Raises what that raises, and `TransactionRefused` if it is the
+        executed SQL that cannot be committed.
+        """
+
+    async def rollback(self) -> None:
+        """End the transaction and leave nothing of it, soon: a statement at work is interrupted.
+
+        A no-op after an append that has returned.  When this returns, nothing is executed any more.
+        """
+
+
+class Transactions(Protocol):
+    """A database that keeps the log and rows of the users' own (K-USER-2)."""
+
+    async def begin(self) -> Transaction:
+        """Open a transaction; if this raises, a cancellation too, none is open.
+
+        Raises `StoreUnavailable`.  Appends of others may have to wait until it ends.
+        """
+
+
 class Clock(Protocol):
     """Time, for timestamps and due times; milliseconds since the epoch."""
 
@@ -218,3 +282,4 @@ class Stores:
     mailbox: Mailbox
     leases: Leases | None = None  # for several workers
     disposal: Disposal | None = None  # for deleting
+    transactions: Transactions | None = None  # for steps whose SQL is committed with their completion

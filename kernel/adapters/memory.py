@@ -2,16 +2,22 @@
 
 It keeps text only, as a real store does, so nothing a flow holds is shared with what was stored (K-LOG-4).  Its methods
 never await: each one happens whole, and another task sees it before or after, never half done.
+
+Only `begin` may wait: the SQL of transactional steps runs in one SQLite database in memory, of the users' tables alone.
 """
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 
 import attrs
+import trio
 
 from kernel.adapters.bells import Bells
+from kernel.adapters.sql_transactions import SqlTransaction, Work
+from kernel.adapters.sqlite_session import SqliteSession, constraint_broken
 from kernel.errors import ConcurrencyConflict, Fenced, LogTruncated, UnknownExecution
 from kernel.events import Envelope, StoredEvent
 from kernel.ports import CatalogueEntry, Delivery, Lease, Status, StoredSnapshot, Stores, Wakeups
@@ -81,11 +87,13 @@ class MemoryStore:
     _mail: dict[str, dict[str, Delivery]] = attrs.field(factory=dict, init=False)
     _contents: dict[str, str] = attrs.field(factory=dict, init=False)
     _bells: Bells = attrs.field(factory=Bells, init=False)
+    _rows: sqlite3.Connection | None = attrs.field(default=None, init=False)  # what transactional steps have written
+    _turn: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(1), init=False)  # over `_rows`
 
     @property
     def stores(self) -> Stores:
         """This object in each of its roles."""
-        return Stores(events=self, snapshots=self, mailbox=self, leases=self, disposal=self)
+        return Stores(events=self, snapshots=self, mailbox=self, leases=self, disposal=self, transactions=self)
 
     async def append(
         self,
@@ -99,11 +107,27 @@ class MemoryStore:
         due_ms: int | None,
     ) -> None:
         """Keep the batch and the catalogue row, whole or not at all; the fence is checked first (K-LOG-2)."""
+        self._admit(execution_id, expected, fence)
+        self._keep(execution_id, expected, batch, flow_id=flow_id, status=status, due_ms=due_ms)
+
+    def _admit(self, execution_id: str, expected: int, fence: int) -> None:
         execution = self._executions.get(execution_id)
         if execution is None:
             admit(execution_id, expected, fence, position=0, newest=0, owner=None)
         else:
             admit(execution_id, expected, fence, position=execution.next, newest=execution.fence, owner=execution.owner)
+
+    def _keep(
+        self,
+        execution_id: str,
+        expected: int,
+        batch: Sequence[Envelope],
+        *,
+        flow_id: str,
+        status: Status,
+        due_ms: int | None,
+    ) -> None:
+        execution = self._executions.get(execution_id)
         stored = [StoredEvent(envelope.sequence, envelope.text, envelope.hash) for envelope in batch]
         assert stored, f"an append to {execution_id!r} without events"
         assert all(event.sequence == expected + i for i, event in enumerate(stored)), "a batch with a gap"
@@ -112,6 +136,42 @@ class MemoryStore:
         execution.events += stored
         execution.flow_id, execution.status, execution.due_ms = flow_id, status, due_ms
         self._bells.ring(execution_id)
+
+    async def begin(self) -> SqlTransaction[sqlite3.Connection]:
+        """Open a transaction (K-USER-2); there is one at a time, and its foreign keys are enforced."""
+        turn = object()
+        await self._turn.acquire_on_behalf_of(turn)
+        if self._rows is None:
+            self._rows = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+            self._rows.execute("PRAGMA foreign_keys = ON")
+        session = SqliteSession(connection=self._rows, finish=_finish, keep=True)
+        session.begin()
+        return SqlTransaction(
+            session, self._appending, inline=True, on_end=lambda: self._turn.release_on_behalf_of(turn)
+        )
+
+    def _appending(
+        self,
+        execution_id: str,
+        expected: int,
+        batch: Sequence[Envelope],
+        *,
+        fence: int,
+        flow_id: str,
+        status: Status,
+        due_ms: int | None,
+    ) -> Work[sqlite3.Connection]:
+        """Return what commits the rows and then appends, which cannot fail once it is admitted."""
+
+        def work(rows: sqlite3.Connection) -> None:
+            self._admit(execution_id, expected, fence)
+            try:
+                rows.execute("COMMIT")
+            except sqlite3.IntegrityError as error:
+                raise constraint_broken(error) from error
+            self._keep(execution_id, expected, batch, flow_id=flow_id, status=status, due_ms=due_ms)
+
+        return work
 
     async def read_from(self, execution_id: str, sequence: int) -> Sequence[StoredEvent]:
         """Return a copy of the log from `sequence` on.  Raises `LogTruncated` below the cut (K-LOG-1)."""
@@ -222,6 +282,10 @@ class MemoryStore:
     def subscribe(self, execution_id: str) -> AbstractAsyncContextManager[Wakeups]:
         """Wake the holder at every append (K-LOG-5)."""
         return self._bells.subscribe(execution_id)
+
+
+def _finish(rows: sqlite3.Connection, work: Work[sqlite3.Connection]) -> None:
+    work(rows)
 
 
 def _entry(execution_id: str, execution: _Execution) -> CatalogueEntry:

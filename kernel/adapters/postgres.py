@@ -24,13 +24,15 @@ from kernel.adapters.memory import admit, truncated
 from kernel.adapters.postgres_leases import acquire, locked, renew
 from kernel.adapters.postgres_pool import Connection, Place, Pool
 from kernel.adapters.postgres_schema import recognise
+from kernel.adapters.postgres_session import PostgresSession
 from kernel.adapters.postgres_wakeups import Listener, channel_of, payload_of
+from kernel.adapters.sql_transactions import SqlTransaction, Work
 from kernel.errors import CorruptLog, StoreUnavailable, UnknownExecution
 from kernel.events import Envelope, StoredEvent
 from kernel.ports import CatalogueEntry, Delivery, Lease, Status, StoredSnapshot, Stores, Wakeups
 
 CONNECTIONS = 4
-"""How many calls of one store are at work at once; more wait in order of arrival."""
+"""How many calls of one store are at work at once, and as many transactions of steps; more wait in order of arrival."""
 
 TIMEOUT_MS = 5_000
 """How long a statement waits for a lock before `StoreUnavailable`, and half of how long it may take in all."""
@@ -81,6 +83,7 @@ class PostgresStore:
     _notify: bool
     _listener: Listener
     _turns: trio.CapacityLimiter  # one turn is one connection and one thread
+    _steps: trio.CapacityLimiter  # the same for transactions of steps, behind which no append has to wait
 
     @classmethod
     async def open(
@@ -106,8 +109,8 @@ class PostgresStore:
         pool = Pool(place=place)
         pool.adopt(first)
         pool.watch()
-        turns = trio.CapacityLimiter(connections)
-        return cls(place=place, pool=pool, notify=notify, listener=Listener(place=place), turns=turns)
+        turns, steps = trio.CapacityLimiter(connections), trio.CapacityLimiter(connections)
+        return cls(place=place, pool=pool, notify=notify, listener=Listener(place=place), turns=turns, steps=steps)
 
     async def aclose(self) -> None:
         """Close the connections after what is under way; what comes later says `StoreUnavailable`."""
@@ -115,17 +118,18 @@ class PostgresStore:
             return
         self._listener.close()
         with trio.CancelScope(shield=True):
-            turns = [object() for _ in range(int(self._turns.total_tokens))]
-            for turn in turns:
-                await self._turns.acquire_on_behalf_of(turn)
+            limiters = (self._turns, self._steps)
+            turns = [(limiter, object()) for limiter in limiters for _ in range(int(limiter.total_tokens))]
+            for limiter, turn in turns:
+                await limiter.acquire_on_behalf_of(turn)
             self._pool.close()
-            for turn in turns:
-                self._turns.release_on_behalf_of(turn)
+            for limiter, turn in turns:
+                limiter.release_on_behalf_of(turn)
 
     @property
     def stores(self) -> Stores:
         """This object in each of its roles."""
-        return Stores(events=self, snapshots=self, mailbox=self, leases=self, disposal=self)
+        return Stores(events=self, snapshots=self, mailbox=self, leases=self, disposal=self, transactions=self)
 
     # ---- events ------------------------------------------------------------------------------------------------------
 
@@ -144,6 +148,23 @@ class PostgresStore:
 
         Raises `Fenced`, `ConcurrencyConflict`, `AppendUnknown`, `StoreUnavailable`, as the port says.
         """
+        work = self._appending(
+            execution_id, expected, batch, fence=fence, flow_id=flow_id, status=status, due_ms=due_ms
+        )
+        await self._write(work, conflicts=True)
+
+    def _appending(
+        self,
+        execution_id: str,
+        expected: int,
+        batch: Sequence[Envelope],
+        *,
+        fence: int,
+        flow_id: str,
+        status: Status,
+        due_ms: int | None,
+    ) -> Work[Connection]:
+        """Return what an append does in its transaction."""
         _check_texts(execution_id, flow_id)
         rows = [(execution_id, event.sequence, event.text, event.hash) for event in batch]
         assert rows, f"an append to {execution_id!r} without events"
@@ -162,7 +183,7 @@ class PostgresStore:
             sql = f"WITH landed AS ({insert}) {_ADVANCE}{_WAKE if self._notify else ''}"
             transaction.execute(sql, [*values, *advance])
 
-        await self._write(work, conflicts=True)
+        return work
 
     async def read_from(self, execution_id: str, sequence: int) -> Sequence[StoredEvent]:
         """Return the log from `sequence` on.  Raises `LogTruncated` below the cut, `CorruptLog` for a gap (K-LOG-1)."""
@@ -333,6 +354,26 @@ class PostgresStore:
         """Return the ids of executions that have something pending, in order."""
         rows = await self._read("SELECT DISTINCT execution_id FROM deliveries ORDER BY execution_id", "", ())
         return [execution_id for (execution_id,) in rows]
+
+    # ---- transactions of steps ---------------------------------------------------------------------------------------
+
+    async def begin(self) -> SqlTransaction[Connection]:
+        """Open a transaction on a connection of its own (K-USER-2).
+
+        Its search path is the session's default.  A statement may take as long as any of the store's, and the effect
+        may let twice that time pass between two.
+        """
+        turn = object()
+        await self._steps.acquire_on_behalf_of(turn)
+        session = PostgresSession(pool=self._pool)
+        try:
+            await trio.to_thread.run_sync(session.begin, limiter=trio.CapacityLimiter(1))
+        except BaseException:
+            self._steps.release_on_behalf_of(turn)
+            raise
+        return SqlTransaction(
+            session, self._appending, inline=False, on_end=lambda: self._steps.release_on_behalf_of(turn)
+        )
 
     # ---- notifications -----------------------------------------------------------------------------------------------
 

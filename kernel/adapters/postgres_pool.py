@@ -43,9 +43,10 @@ _CONNECTION_DEFAULTS = {
     "tcp_user_timeout": "15000",
 }
 
-# One round trip for all.  `synchronous_commit` off, as some servers have it, would acknowledge what a crash then loses.
+# One round trip for all.  `pg_temp` last: a temporary table of an effect's must not stand in for one of the store's.
+# `synchronous_commit` off, as some servers have it, would acknowledge what a crash then loses.
 _SESSION = """
-    SELECT set_config('search_path', quote_ident(%(schema)s), false),
+    SELECT set_config('search_path', quote_ident(%(schema)s) || ', pg_temp', false),
         set_config('lock_timeout', %(timeout)s, false),
         set_config('statement_timeout', %(statement)s, false),
         set_config('idle_in_transaction_session_timeout', %(idle)s, false),
@@ -95,14 +96,19 @@ def connect(place: Place) -> Connection:
     """Return a connection on which each statement is its own transaction until a BEGIN."""
     connection = psycopg.connect(place.conninfo, autocommit=True)
     try:
-        # A statement may work as long as it may wait: with one limit for both, nobody could tell which it was.
-        times = {"timeout": 1, "statement": 2, "idle": _STUCK_AFTER}
-        limits = {name: str(count * place.timeout_ms) for name, count in times.items()}
-        connection.execute(_SESSION, {"schema": place.schema, "read_only": place.read_only, **limits})
+        _settle(connection, place)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _settle(connection: Connection, place: Place) -> None:
+    """Have the settings of the session as the store needs them."""
+    # A statement may work as long as it may wait: with one limit for both, nobody could tell which it was.
+    times = {"timeout": 1, "statement": 2, "idle": _STUCK_AFTER}
+    limits = {name: str(count * place.timeout_ms) for name, count in times.items()}
+    connection.execute(_SESSION, {"schema": place.schema, "read_only": place.read_only, **limits})
 
 
 @attrs.define(slots=True, eq=False, kw_only=True)
@@ -198,6 +204,55 @@ class Pool:
                 self._idle.append(connection)
         if not whole:
             connection.close()
+
+    # ---- one transaction of several calls ----------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def held(self, opening: Callable[[Connection], object]) -> Iterator[Connection]:
+        """Give a connection, as `_connection` does, to somebody who may leave anything behind in its session.
+
+        Only while it is `watched` is the server expected to answer.
+        """
+        with self._connection(opening) as (connection, _):
+            with self._lock:
+                self._busy.pop(connection, None)
+            try:
+                yield connection
+            finally:
+                with self.watched(connection):
+                    self._cleanse(connection)
+
+    @contextlib.contextmanager
+    def watched(self, connection: Connection) -> Iterator[None]:
+        """While the block lasts, the connection breaks when the server hangs."""
+        with self._lock:
+            self._busy[connection] = time.monotonic() + self.place.timeout_ms * _STUCK_AFTER / 1000
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._busy.pop(connection, None)
+
+    def commit(self, connection: Connection, work: Callable[[Connection], object]) -> None:
+        """Do `work` and commit, in an open transaction whose session somebody else has used.
+
+        Raises what `write` does, but for an error at COMMIT itself that says that nothing was written.
+        """
+        with refusals(self.place, conflicts=True):
+            _settle(connection, self.place)
+            work(connection)
+        # Not among the refusals: it is the transaction as a whole that cannot be, a serializable one for example.
+        _commit(connection, self.place)
+
+    def _cleanse(self, connection: Connection) -> None:
+        """Roll back what is open, and forget settings, temporary tables, locks, and so on."""
+        with contextlib.suppress(psycopg.Error):
+            if connection.info.transaction_status != TransactionStatus.IDLE:
+                connection.execute("ROLLBACK")
+            connection.execute("DISCARD ALL")
+            _settle(connection, self.place)
+            return
+        connection.close()
 
     # ---- a server that does not answer -------------------------------------------------------------------------------
 

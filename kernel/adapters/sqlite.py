@@ -14,6 +14,7 @@ may hold the lock for as long as `busy_ms`; meanwhile no deadline, timer or effe
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import os
 import sqlite3
 import time
@@ -25,6 +26,8 @@ import trio
 
 from kernel.adapters.bells import Bell, Bells
 from kernel.adapters.memory import admit, check_fence, truncated
+from kernel.adapters.sql_transactions import SqlTransaction, Work
+from kernel.adapters.sqlite_session import SqliteSession, constraint_broken
 from kernel.errors import (
     AppendUnknown,
     CorruptLog,
@@ -32,6 +35,7 @@ from kernel.errors import (
     NotAStore,
     StoreUnavailable,
     StoreVersion,
+    TransactionMisuse,
     UnknownExecution,
 )
 from kernel.events import Envelope, StoredEvent
@@ -85,6 +89,11 @@ _SCHEMA = (
 _CATALOGUE = "SELECT execution_id, flow_id, status, head, due_ms, fence FROM executions "
 
 T = TypeVar("T")
+
+_inside: contextvars.ContextVar[tuple[SqliteStore, SqlTransaction[sqlite3.Connection]] | None] = contextvars.ContextVar(
+    "inside", default=None
+)
+"""The transaction of a step that the current task is in, and those it has started."""
 
 
 @contextlib.asynccontextmanager
@@ -165,7 +174,7 @@ class SqliteStore:
     @property
     def stores(self) -> Stores:
         """This object in each of its roles."""
-        return Stores(events=self, snapshots=self, mailbox=self, leases=self, disposal=self)
+        return Stores(events=self, snapshots=self, mailbox=self, leases=self, disposal=self, transactions=self)
 
     # ---- events ------------------------------------------------------------------------------------------------------
 
@@ -184,6 +193,26 @@ class SqliteStore:
 
         Raises `Fenced`, `ConcurrencyConflict`, `AppendUnknown`, `StoreUnavailable`, as the port says.
         """
+        work = self._appending(
+            execution_id, expected, batch, fence=fence, flow_id=flow_id, status=status, due_ms=due_ms
+        )
+        try:
+            await self._write(work)
+        finally:
+            self._bells.ring(execution_id)  # whatever was raised: an append whose answer is lost may have landed
+
+    def _appending(
+        self,
+        execution_id: str,
+        expected: int,
+        batch: Sequence[Envelope],
+        *,
+        fence: int,
+        flow_id: str,
+        status: Status,
+        due_ms: int | None,
+    ) -> Work[sqlite3.Connection]:
+        """Return what an append does in its transaction; in `main`, for an effect may have temporary tables."""
         rows = [(execution_id, event.sequence, event.text, event.hash) for event in batch]
         assert rows, f"an append to {execution_id!r} without events"
         assert all(row[1] == expected + i for i, row in enumerate(rows)), "a batch with a gap"
@@ -192,18 +221,15 @@ class SqliteStore:
         def work(transaction: sqlite3.Connection) -> None:
             stored, newest, owner = _position(transaction, execution_id)
             admit(execution_id, expected, fence, position=stored + 1, newest=newest, owner=owner)
-            transaction.executemany("INSERT INTO events VALUES (?, ?, ?, ?)", rows)
+            transaction.executemany("INSERT INTO main.events VALUES (?, ?, ?, ?)", rows)
             transaction.execute(
-                "INSERT INTO executions (execution_id, flow_id, status, head, due_ms) VALUES (?, ?, ?, ?, ?) "
+                "INSERT INTO main.executions (execution_id, flow_id, status, head, due_ms) VALUES (?, ?, ?, ?, ?) "
                 "ON CONFLICT DO UPDATE SET flow_id = excluded.flow_id, status = excluded.status, "
                 "head = excluded.head, due_ms = excluded.due_ms",
                 (execution_id, flow_id, status, head, due_ms),
             )
 
-        try:
-            await self._write(work)
-        finally:
-            self._bells.ring(execution_id)  # whatever was raised: an append whose answer is lost may have landed
+        return work
 
     async def read_from(self, execution_id: str, sequence: int) -> Sequence[StoredEvent]:
         """Return the log from `sequence` on.  Raises `LogTruncated` below the cut, `CorruptLog` for a gap (K-LOG-1)."""
@@ -262,12 +288,13 @@ class SqliteStore:
         await self._write(work)
 
     async def put_content(self, hash: str, text: str) -> None:
-        """Keep a large payload (K-LOG-6)."""
-        await self._write(
-            lambda transaction: transaction.execute(
-                "INSERT INTO contents VALUES (?, ?) ON CONFLICT DO NOTHING", (hash, text)
-            )
-        )
+        """Keep a large payload (K-LOG-6); one of a step's transaction is durable with it."""
+
+        def work(transaction: sqlite3.Connection) -> None:
+            transaction.execute("INSERT INTO main.contents VALUES (?, ?) ON CONFLICT DO NOTHING", (hash, text))
+
+        inside = self._transaction()
+        await (self._write(work) if inside is None else inside.join(work))
 
     async def content(self, hash: str) -> str | None:
         """Return a large payload, or None."""
@@ -375,6 +402,66 @@ class SqliteStore:
         rows = await self._read("SELECT DISTINCT execution_id FROM deliveries ORDER BY execution_id", ())
         return [execution_id for (execution_id,) in rows]
 
+    # ---- transactions of steps ---------------------------------------------------------------------------------------
+
+    async def begin(self) -> SqlTransaction[sqlite3.Connection]:
+        """Open a transaction on a connection of its own (K-USER-2); this store writes nothing else until it ends.
+
+        Its foreign keys are enforced.  Raises `StoreUnavailable`.
+        """
+        self._check_inside()
+        turn = object()
+        await self._turn.acquire_on_behalf_of(turn)
+        try:
+            session = (
+                self._open_session()
+                if self._inline
+                else await trio.to_thread.run_sync(self._open_session, limiter=trio.CapacityLimiter(1))
+            )
+        except BaseException:
+            self._turn.release_on_behalf_of(turn)
+            raise
+        transaction = SqlTransaction(
+            session,
+            self._appending,
+            inline=self._inline,
+            on_append=self._bells.ring,
+            on_end=lambda: self._turn.release_on_behalf_of(turn),
+        )
+        _inside.set((self, transaction))
+        return transaction
+
+    def _open_session(self) -> SqliteSession:
+        self._check_open()
+        with _refusals(self.path, self._busy_ms), contextlib.ExitStack() as on_error:
+            connection = on_error.enter_context(contextlib.closing(_connect(self.path, self._busy_ms)))
+            connection.execute("PRAGMA foreign_keys = ON")
+            session = SqliteSession(connection=connection, finish=self._finish)
+            session.begin()
+            on_error.pop_all()
+        return session
+
+    def _finish(self, connection: sqlite3.Connection, work: Work[sqlite3.Connection]) -> None:
+        with _refusals(self.path, self._busy_ms):
+            work(connection)
+            try:
+                _commit(connection, self.path)
+            except sqlite3.IntegrityError as error:
+                raise constraint_broken(error) from error
+
+    def _transaction(self) -> SqlTransaction[sqlite3.Connection] | None:
+        """Return the transaction of this store that the caller is in, if it has not ended."""
+        inside = _inside.get()
+        return None if inside is None or inside[0] is not self or inside[1].ended else inside[1]
+
+    def _check_inside(self) -> None:
+        """Raise for a write from inside a transaction, which would wait for itself."""
+        if self._transaction() is not None:
+            raise TransactionMisuse(
+                f"an effect wrote to {self.path} past its own transaction, which has the file's only writer: start and "
+                "deliver in the flow or in another step, and run SQL with `effect.sql`"
+            )
+
     # ---- notifications -----------------------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
@@ -399,9 +486,10 @@ class SqliteStore:
 
     async def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Do `work` in one durable transaction.  A cancellation comes before it or after it, never in between."""
+        self._check_inside()
         if self._inline:
-            await trio.lowlevel.checkpoint()
-            return self._transact(work)
+            async with self._turn:
+                return self._transact(work)
         return await trio.to_thread.run_sync(self._transact, work, limiter=self._turn)
 
     def _transact(self, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -450,7 +538,7 @@ class _Polled:
 def _position(transaction: sqlite3.Connection, execution_id: str) -> tuple[int, int, str | None]:
     """Return head, fence and owner as the transaction sees them; of a new execution: before all."""
     rows = transaction.execute(
-        "SELECT head, fence, owner FROM executions WHERE execution_id = ?", (execution_id,)
+        "SELECT head, fence, owner FROM main.executions WHERE execution_id = ?", (execution_id,)
     ).fetchall()
     return rows[0] if rows else (-1, 0, None)
 
@@ -575,10 +663,11 @@ def _switch_to_wal(connection: sqlite3.Connection, path: str, busy_ms: int) -> N
 # ---- refusals --------------------------------------------------------------------------------------------------------
 
 # After these a COMMIT has not happened and cannot come to pass later.  BUSY leaves the transaction open, to be rolled
-# back.  FULL means that a page did not get into the log, and the page with the commit mark is the last one.  Everything
-# else may come after the mark: when a sync fails, for example, this process goes on without the transaction, but if it
-# dies before it has written over the mark, the next one to open the file finds it and takes the transaction for good.
-_NOT_COMMITTED = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL})
+# back, and so does CONSTRAINT: a deferred one, of a user's table.  FULL means that a page did not get into the log, and
+# the page with the commit mark is the last one.  Everything else may come after the mark: when a sync fails, for
+# example, this process goes on without the transaction, but if it dies before it has written over the mark, the next
+# one to open the file finds it and takes the transaction for good.
+_NOT_COMMITTED = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_FULL})
 
 _LACKED_BY_1 = ("no such table: leases", "no such table: contents")
 
