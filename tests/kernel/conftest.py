@@ -332,6 +332,27 @@ async def sweep(
     raise AssertionError
 
 
+_places = itertools.count()
+
+
+@pytest.fixture
+def places(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[str], Any]:
+    """Return what makes a place for transactional steps: memory, sqlite, sqlite-inline, postgres."""
+    from tests.kernel.transaction_places import Place
+
+    def make(kind: str) -> Any:
+        if kind != "postgres":
+            return Place(kind=kind, address=str(tmp_path / f"{next(_places)}.db"))
+        import psycopg
+
+        dsn, number = request.getfixturevalue("server").dsn, next(_places)
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute(f"CREATE SCHEMA rows_{number}")
+        return Place(kind=kind, address=f"{dsn} options='-csearch_path=rows_{number}'", schema=f"transactions {number}")
+
+    return make
+
+
 @pytest.fixture
 def bench() -> Bench:
     return Bench()

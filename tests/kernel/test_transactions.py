@@ -1,10 +1,8 @@
 """Steps whose SQL is committed together with their completion, on every store that has them (K-USER-2)."""
 
 import contextlib
-import itertools
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import attrs
@@ -26,7 +24,6 @@ from kernel import (
     TransactionMisuse,
     TransactionRefused,
     TypedFailure,
-    events,
     flow,
     open_runtime,
     saga,
@@ -35,112 +32,16 @@ from kernel import (
     with_content,
 )
 from kernel.adapters.memory import MemoryStore
-from kernel.adapters.postgres import open_postgres
-from kernel.adapters.sqlite import open_sqlite
 from kernel.errors import AppendUnknown
-from kernel.events import parse, seal
-from kernel.ports import Stores, Transaction, Transactions
-from tests.kernel.conftest import brief, outcome
+from kernel.ports import Stores, Transaction
+from tests.kernel.conftest import outcome
+from tests.kernel.transaction_places import Place, append_to, hold, opened
 
-TABLE = "CREATE TABLE accounts (id integer PRIMARY KEY, balance integer NOT NULL CHECK (balance >= 0))"
 TAKE = "UPDATE accounts SET balance = balance - 10 WHERE id = 1 RETURNING balance"
-_counter = itertools.count()
 
 
 class Poor(TypedFailure):
     """There is not enough on the account."""
-
-
-@attrs.define(kw_only=True)
-class Place:
-    """A database with a store and an account of 100.  Mutable: a store in memory is its own database."""
-
-    kind: str
-    address: str = ""
-    schema: str = ""
-    memory: MemoryStore = attrs.field(factory=MemoryStore)
-
-    @contextlib.asynccontextmanager
-    async def open(self) -> AsyncIterator[Any]:
-        if self.kind == "memory":
-            yield self.memory
-        elif self.kind == "postgres":
-            async with open_postgres(self.address, schema=self.schema) as store:
-                yield store
-        else:
-            async with open_sqlite(self.address, inline=self.kind == "sqlite-inline") as store:
-                yield store
-
-    async def make_account(self) -> None:
-        async with self.open() as store, opened(store) as made:
-            await made.sql.execute(TABLE)
-            await made.sql.execute("INSERT INTO accounts VALUES (1, 100)")
-            await append_to(made, "setting up")
-
-    async def balance(self) -> int:
-        async with self.open() as store, opened(store) as looking:
-            ((balance,),) = (await looking.sql.execute("SELECT balance FROM accounts WHERE id = 1")).rows
-            return balance
-
-    async def log(self) -> list[tuple[str, ...]]:
-        async with self.open() as store:
-            return [brief(parse(stored)) for stored in await store.read_from("x", 0)]
-
-    async def run(self, flow: Any, *, stores: Callable[[Any], Stores] = lambda store: store.stores, **more: Any) -> Any:
-        """Run the flow in a process of its own, from where it is, and return its result or its error's record."""
-        async with self.open() as store, open_runtime(stores=stores(store), flows=[flow], **more) as runtime:
-            await runtime.recover_all()
-            return await outcome(await runtime.start(flow, execution_id="x"))
-
-
-@contextlib.asynccontextmanager
-async def opened(transactions: Transactions) -> AsyncIterator[Transaction]:
-    """Open a transaction that is rolled back at the end, if it has not been committed."""
-    transaction = await transactions.begin()
-    try:
-        yield transaction
-    finally:
-        with trio.CancelScope(shield=True):
-            await transaction.rollback()
-
-
-async def hold(transactions: Transactions, task_status: trio.TaskStatus[trio.Event]) -> None:
-    """Hold a transaction open until the event is set that this has begun with."""
-    async with opened(transactions):
-        over = trio.Event()
-        task_status.started(over)
-        await over.wait()
-
-
-async def append_to(store: Any, execution_id: str, at: int = 0, previous: str = events.GENESIS_HASH) -> None:
-    """Append one event of no flow's to a log."""
-    event = seal(
-        execution_id=execution_id,
-        sequence=at,
-        type="ALIEN",
-        payload_text="{}",
-        timestamp_ms=1,
-        append_id=f"alien/{at}",
-        previous_hash=previous,
-    )
-    await store.append(execution_id, at, [event], fence=99, flow_id="f", status="running", due_ms=None)
-
-
-@pytest.fixture
-def places(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[str], Place]:
-    """Return what makes a place of a kind."""
-
-    def make(kind: str) -> Place:
-        if kind != "postgres":
-            return Place(kind=kind, address=str(tmp_path / f"{next(_counter)}.db"))
-        import psycopg
-
-        dsn, number = request.getfixturevalue("server").dsn, next(_counter)
-        with psycopg.connect(dsn, autocommit=True) as connection:
-            connection.execute(f"CREATE SCHEMA rows_{number}")
-        return Place(kind=kind, address=f"{dsn} options='-csearch_path=rows_{number}'", schema=f"transactions {number}")
-
-    return make
 
 
 @pytest.fixture(params=["memory", "sqlite", "sqlite-inline", "postgres"])
