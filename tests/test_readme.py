@@ -150,6 +150,16 @@ def test_the_log_shown_is_what_the_flow_shown_logs(tmp_path: Path) -> None:
     assert done.returncode == 0
 
 
+def test_the_transfer_shown_takes_once_if_it_dies_before_it_commits(tmp_path: Path) -> None:
+    dies = example("transfer.py").replace("    return found.rows", "    os._exit(9)\n    return found.rows")
+    (tmp_path / "transfer.py").write_text("import os\n" + dies, encoding="utf-8")
+    assert 9 == run(tmp_path, "transfer.py").returncode
+
+    (tmp_path / "transfer.py").write_text(example("transfer.py"), encoding="utf-8")
+    for done in (run(tmp_path, "transfer.py"), run(tmp_path, "transfer.py")):
+        assert (0, "90\n") == (done.returncode, done.stdout), done.stderr
+
+
 # ---- the tables ------------------------------------------------------------------------------------------------------
 
 
