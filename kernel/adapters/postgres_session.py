@@ -47,10 +47,6 @@ class PostgresSession:
             rows = cursor.fetchall() if cursor.description is not None else ()
             return SqlResult(rows=rows, rowcount=cursor.rowcount)
 
-    def join(self, work: Work[Connection]) -> None:
-        """Not for this store: it has other connections for what is its own."""
-        raise NotImplementedError
-
     def commit(self, work: Work[Connection]) -> None:
         """See that the effect's part can be committed, then do the store's part as in any append, and commit."""
         if self._connection.info.transaction_status != TransactionStatus.INTRANS:

@@ -56,9 +56,6 @@ class Session(Protocol[C_co]):
     def execute(self, statement: str, parameters: Parameters) -> SqlResult:
         """Execute a statement of the effect's."""
 
-    def join(self, work: Work[C_co]) -> None:
-        """Do something of the store's own."""
-
     def commit(self, work: Work[C_co]) -> None:
         """Do `work` and commit.  Raises as `Transaction.append`; the transaction may be open after that."""
 
@@ -132,13 +129,13 @@ class SqlTransaction(Generic[C]):
 
     # ---- the kernel's part -------------------------------------------------------------------------------------------
 
-    async def join(self, work: Work[C]) -> None:
-        """Do something of the store's own in this transaction, to be durable with it."""
-        await self._in_thread(self._join, work)
+    async def between(self, call: Callable[[], None]) -> None:
+        """Call while no statement is at work, where they are executed."""
+        await self._in_thread(self._between, call)
 
-    def _join(self, work: Work[C]) -> None:
+    def _between(self, call: Callable[[], None]) -> None:
         with self._at_work:
-            self._session.join(work)
+            call()
 
     async def append(
         self,

@@ -90,9 +90,7 @@ _CATALOGUE = "SELECT execution_id, flow_id, status, head, due_ms, fence FROM exe
 
 T = TypeVar("T")
 
-_inside: contextvars.ContextVar[tuple[SqliteStore, SqlTransaction[sqlite3.Connection]] | None] = contextvars.ContextVar(
-    "inside", default=None
-)
+_inside: contextvars.ContextVar[_Inside | None] = contextvars.ContextVar("inside", default=None)
 """The transaction of a step that the current task is in, and those it has started."""
 
 
@@ -294,7 +292,10 @@ class SqliteStore:
             transaction.execute("INSERT INTO main.contents VALUES (?, ?) ON CONFLICT DO NOTHING", (hash, text))
 
         inside = self._transaction()
-        await (self._write(work) if inside is None else inside.join(work))
+        if inside is None:
+            await self._write(work)
+        else:
+            await inside.transaction.between(lambda: inside.session.join(work))
 
     async def content(self, hash: str) -> str | None:
         """Return a large payload, or None."""
@@ -428,7 +429,7 @@ class SqliteStore:
             on_append=self._bells.ring,
             on_end=lambda: self._turn.release_on_behalf_of(turn),
         )
-        _inside.set((self, transaction))
+        _inside.set(_Inside(store=self, transaction=transaction, session=session))
         return transaction
 
     def _open_session(self) -> SqliteSession:
@@ -449,10 +450,10 @@ class SqliteStore:
             except sqlite3.IntegrityError as error:
                 raise constraint_broken(error) from error
 
-    def _transaction(self) -> SqlTransaction[sqlite3.Connection] | None:
+    def _transaction(self) -> _Inside | None:
         """Return the transaction of this store that the caller is in, if it has not ended."""
         inside = _inside.get()
-        return None if inside is None or inside[0] is not self or inside[1].ended else inside[1]
+        return None if inside is None or inside.store is not self or inside.transaction.ended else inside
 
     def _check_inside(self) -> None:
         """Raise for a write from inside a transaction, which would wait for itself."""
@@ -510,6 +511,13 @@ class SqliteStore:
     def _check_open(self) -> None:
         if self._closed:
             raise StoreUnavailable(f"the store {self.path} is closed; open it again")
+
+
+@attrs.frozen(kw_only=True)
+class _Inside:
+    store: SqliteStore
+    transaction: SqlTransaction[sqlite3.Connection]
+    session: SqliteSession
 
 
 class _Polled:

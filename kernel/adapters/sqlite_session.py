@@ -64,7 +64,7 @@ class SqliteSession:
             raise TransactionMisuse(f"{statement!r:.200} was not executed: {self._refused}") from error
 
     def join(self, work: Work[sqlite3.Connection]) -> None:
-        """Do something that the authorizer would refuse."""
+        """Do something of the store's own, to be durable with the rest."""
         self._check_open()
         self.connection.set_authorizer(None)
         try:

@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 import pytest
 import trio
+import trio.testing
 
 from kernel import (
     Context,
@@ -251,6 +252,7 @@ class Meddling:
     store: Any
     at_begin: Callable[[Any], Awaitable[None]] | None = None
     at_append: Callable[[Any], Awaitable[None]] | None = None
+    at_rollback: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
     _inner: Any = None
 
     async def begin(self) -> Any:
@@ -271,6 +273,7 @@ class Meddling:
         return await at_append(lambda: self._inner.append(*args, **more))
 
     async def rollback(self) -> None:
+        await self.at_rollback()
         await self._inner.rollback()
 
 
@@ -489,7 +492,7 @@ def test_temporary_tables_stand_in_for_none_of_the_stores(place: Place) -> None:
 def test_a_zombie_executes_nothing_after_its_deadline(place: Place) -> None:  # K-FLOW-3
     ended: list[Exception] = []
 
-    @transaction("debit", deadline=0.05)
+    @transaction("debit", deadline=0.5)  # enough to begin, on a machine with other things to do
     async def stuck(effect: EffectContext, input: Json) -> None:
         await effect.sql.execute(TAKE)
         with trio.CancelScope(shield=True):
@@ -498,19 +501,19 @@ def test_a_zombie_executes_nothing_after_its_deadline(place: Place) -> None:  # 
                 await effect.sql.execute(TAKE)
             except TransactionEnded as error:
                 ended.append(error)
+            gone.set()
 
     @flow(id="pay")
     async def pay(ctx: Context, input: Json) -> Json:
         with pytest.raises(StepTimeout):
             await ctx.run(stuck)
         over.set()
+        await gone.wait()
         return await ctx.run(debit, key="again")
 
-    over: trio.Event
+    over, gone = trio.Event(), trio.Event()
 
     async def body() -> None:
-        nonlocal over
-        over = trio.Event()
         assert 90 == await place.run(pay)
         assert 1 == len(ended)
         assert 90 == await place.balance()
@@ -585,11 +588,15 @@ def test_a_step_that_its_flow_gives_up_is_rolled_back(place: Place) -> None:
     @transaction("debit")
     async def waits(effect: EffectContext, input: Json) -> None:
         await effect.sql.execute(TAKE)
+        scopes[0].cancel()
         await trio.sleep_forever()
+
+    scopes: list[trio.CancelScope] = []
 
     @flow(id="pay")
     async def pay(ctx: Context, input: Json) -> None:
-        with trio.move_on_after(0.05):
+        with trio.CancelScope() as scope:
+            scopes.append(scope)
             await ctx.run(waits)
 
     async def body() -> None:
@@ -619,6 +626,38 @@ def test_branches_wait_for_each_others_transactions(place: Place) -> None:  # K-
         assert 50 == await place.balance()
         completed = [entry for entry in await place.log() if entry[0] == "STEP_COMPLETED"]
         assert [("STEP_COMPLETED", f"debit[{i}]") for i in range(5)] == sorted(completed)
+
+    use(place, body)
+
+
+def test_a_failure_unsettles_the_run_before_its_rollback_has_ended(places: Callable[[str], Place]) -> None:  # K-EMIT-5
+    @transaction("debit")
+    async def broken(effect: EffectContext, input: Json) -> None:
+        raise RuntimeError("no")
+
+    @flow(id="pay")
+    async def pay(ctx: Context, input: Json) -> None:
+        async def fail() -> None:
+            with pytest.raises(RuntimeError):
+                await ctx.run(broken)
+
+        async def tell() -> None:
+            await rolling.wait()
+            await ctx.emit("told")
+
+        async with ctx.branches() as branches:
+            branches.start(fail)
+            branches.start(tell)
+
+    async def roll() -> None:
+        rolling.set()
+        await trio.testing.wait_all_tasks_blocked()
+
+    rolling, place = trio.Event(), places("memory")
+
+    async def body() -> None:
+        assert None is await place.run(pay, stores=meddling(at_rollback=roll))
+        assert ("emit", "told", "unstamped") in await place.log()
 
     use(place, body)
 
