@@ -12,8 +12,8 @@ second process would; without it the checks that need two handles do not run, an
 
 There is more, by what it needs, each a tuple of checks for `run_each`: `NOTIFICATION_CHECKS` below, `LEASE_CHECKS` in
 `kernel.conformance_leases`, `DISPOSAL_CHECKS` in `kernel.conformance_disposal`, `CONTENT_CHECKS` in
-`kernel.conformance_content`, `FLOW_CHECKS`, which run flows, in `kernel.conformance_flows`; and
-`kernel.conformance_processes`, where threads and processes race and are killed.
+`kernel.conformance_content`, `FLOW_CHECKS`, which run flows, in `kernel.conformance_flows`,
+`kernel.conformance_transactions`; and `kernel.conformance_processes`, where threads and processes race and are killed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Conformance of `Transactions`, a port of its own: a store need not have it to carry flows (K-USER-2).
 
-Each check gets a fresh store, whose database may be an old one: the table `loom_conformance` is made anew.  `rivals` is
+Each check gets a fresh store, whose database may be an old one: the table `loom_conformance` is made anew.  `second` is
 a second handle on it, the same one twice where there is only one.
 """
 

@@ -139,11 +139,11 @@ class MemoryStore:
 
     async def begin(self) -> SqlTransaction[sqlite3.Connection]:
         """Open a transaction (K-USER-2); there is one at a time, and its foreign keys are enforced."""
-        turn = object()
-        await self._turn.acquire_on_behalf_of(turn)
         if self._rows is None:
             self._rows = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
             self._rows.execute("PRAGMA foreign_keys = ON")
+        turn = object()
+        await self._turn.acquire_on_behalf_of(turn)
         session = SqliteSession(connection=self._rows, finish=_finish, keep=True)
         session.begin()
         return SqlTransaction(
