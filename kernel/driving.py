@@ -379,7 +379,7 @@ class Driver:
                     return True
         due = gate["due"]
         if due is None or self._clock.now_ms() < due:
-            if (soonest := next_due(journal.state)) is not None:
+            if (soonest := next_due(journal.state, "suspended")) is not None:
                 self.watch_timer(execution_id, soonest)
             return False
         timer = Delivery(

@@ -300,11 +300,9 @@ class Journal:
         state = self.fold.state
         status = STATUS_AFTER.get(envelope.type) or cast("Status", state["status"])
         flow_id = state["flowId"] or cast(str, cast("dict[str, Json]", envelope.payload)["flowId"])
-        if status != "suspended":
-            return flow_id, status, None
         # Only a gate's payload has a due time.  Otherwise: 1. parked, 2. asked to cancel, 3. the way out emits a text.
         gate = cast("dict[str, Json]", envelope.payload) if envelope.type == EXECUTION_SUSPENDED else {}
-        return flow_id, status, next_due(state, cast("int | None", gate.get("due")))
+        return flow_id, status, next_due(state, status, gate_due=cast("int | None", gate.get("due")))
 
     def _absorb(self, envelope: Envelope) -> None:
         self.fold.apply(envelope)
@@ -336,14 +334,21 @@ def check_size(text: str, at: str, bytes_max: int) -> None:
         raise TooLarge(at, what, "keep it elsewhere, and name the place")
 
 
-def next_due(state: FlowState, gate_due: int | None = None) -> int | None:
-    """Return when time will do something to a parked execution: its gate's timer, or its deadline.
+def next_due(state: FlowState, status: str | None, *, gate_due: int | None = None) -> int | None:
+    """Return what the catalogue says is due of an execution of this status.
 
-    `gate_due` is for a gate that is about to be appended.
+    Of a parked one that is when time will do something: its gate's timer, or its deadline.  Of a blocked one it is the
+    deadline, for an operator to see: nothing will happen then (K-USER-1).  `gate_due` is for a gate that is about to be
+    appended.
     """
-    gate, deadline = state["gate"], state.get("deadline")
+    gate = state["gate"]
+    deadline = None if state["cancelRequest"] is not None else state.get("deadline")
+    if status == "blocked":
+        return deadline
+    if status != "suspended":
+        return None
     due = gate_due if gate is None else gate["due"]
-    if deadline is None or state["cancelRequest"] is not None:
+    if deadline is None:
         return due
     return deadline if due is None else min(due, deadline)
 

@@ -26,7 +26,7 @@ class CatalogueEntry:
     flow_id: str
     status: Status
     head: int  # sequence of the last event
-    due_ms: int | None  # when the open gate's timer is due
+    due_ms: int | None  # of a parked one when its gate's timer or its deadline is due; of a blocked one its deadline
     fence: int  # epoch of the newest claim
 
 

@@ -120,7 +120,8 @@ class Runtime:
     ) -> Handle:
         """Start an execution, once: the same id with the same flow and input again returns a handle to it (K-RUN-1).
 
-        When `deadline_seconds` have passed and it has not ended, it is cancelled; one that is blocked, when it goes on.
+        When `deadline_seconds` have passed and it has not ended, it is cancelled; one that is blocked waits for an
+        operator's word all the same, and is cancelled when it goes on.
         Returns when the start is durable.  Raises `InvalidId`, `UnknownFlow`, `ExecutionMismatch`, `NoJsonForm`,
         `StoreUnavailable`; `AppendUnknown`: start it again, what is stored decides.
         """
@@ -248,7 +249,7 @@ class Runtime:
             if entry.status == "running" or execution_id in with_mail:
                 self._driver.spawn(execution_id, None, has_mail=execution_id in with_mail)
                 adopted.append(execution_id)
-            elif entry.due_ms is not None:
+            elif entry.status == "suspended" and entry.due_ms is not None:
                 self._driver.watch_timer(execution_id, entry.due_ms)
         for execution_id in sorted(with_mail - set(self._driver.live)):
             await self._driver.drop_mail(execution_id)
@@ -286,7 +287,7 @@ class Runtime:
                 fence=0,
                 flow_id=state["flowId"] or "",
                 status=cast("Status", state["status"]),
-                due_ms=next_due(state),
+                due_ms=next_due(state, state["status"]),
             )
         except (ConcurrencyConflict, Fenced):
             there = await self.state(new_id)

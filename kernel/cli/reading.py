@@ -30,7 +30,7 @@ _ASK_AGAIN_SECONDS = 1
 @as_json
 @pass_where
 def list_(where: Where, statuses: tuple[Status, ...], flow_id: str | None, prefix: str, json_: bool) -> None:
-    """List the executions: id, flow, status, head (the last event), due (when a timer is).
+    """List the executions: id, flow, status, head (the last event), due (when a timer or the deadline is).
 
     \b
     Example:

@@ -613,3 +613,28 @@ def test_an_execution_that_ends_in_time_leaves_no_watch(bench, world):
             return result, bench.clock.due()
 
     assert ("work", []) == trio.run(story)
+
+
+def test_a_deadline_cancels_no_execution_that_waits_for_an_operator_until_it_goes_on(bench):
+    # K-USER-1, K-FLOW-4: nobody but an operator can say what has come of the step; the list shows what is overdue
+    async def breaks(_ectx, _input):
+        raise OSError("no answer")
+
+    @flow
+    async def paying(ctx, _input):
+        await ctx.run(step("pay", breaks, at_most_once=True))
+        await ctx.suspend("go")
+
+    async def story():
+        async with bench.process(paying) as runtime:
+            await runtime.start(paying, execution_id="x", deadline_seconds=60)
+            await bench.settle()
+            bench.clock.advance(60)
+            await runtime.recover_all()
+            await bench.settle()
+            [entry] = await runtime.executions("blocked")
+            assert bench.clock.now_ms() == entry.due_ms
+            await runtime.resolve("x", "pay", completed="paid")
+            return await ended(runtime)
+
+    assert "its deadline has passed" == trio.run(story)["message"]
