@@ -55,7 +55,8 @@ class Saga:
     of its run has taken.  That errs on the side of rolling back.
 
     A flow that gets over a failure inside a saga should declare it.  An untyped one is not served, so a re-run that
-    finds the rollback begun is refused there, and what was registered beyond it is not undone (K-SAGA-4).
+    finds the rollback begun is refused there, and what was registered beyond it is not undone (K-SAGA-4).  What of that
+    had been begun is named in the `SagaCompensationError`; of the rest the log knows the forward steps only.
     """
 
     def __init__(self, ctx: Context, name: str | None = None) -> None:
@@ -144,10 +145,22 @@ class Saga:
                     await self._undo(compensation)
                 except Exception as error:
                     failures.append((compensation.journal_id, error))
+            failures += [(frame, _out_of_reach(frame)) for frame in self._left_begun()]
         finally:
             self._user = None
         if failures:
             raise SagaCompensationError(failures)
+
+    def _left_begun(self) -> list[str]:
+        """Return the compensations that an earlier run has begun and this one, refused on its way, has not come to."""
+        if not self._refused:
+            return []
+        steps = self._ctx.journal.state["steps"]
+        return [
+            frame
+            for frame in self._frames
+            if steps[frame]["outcome"] != "completed" and not self._ctx.has_compensation(frame)
+        ]
 
     async def _undo(self, compensation: _Compensation) -> None:
         """Run one compensation as a step of its own; it is no forward syscall of any saga around it."""
@@ -180,6 +193,13 @@ class Saga:
         if self._user is not None:
             raise SagaMisuse("a saga was used by two tasks at a time: their compensations' indices would be swapped")
         self._user = task
+
+
+def _out_of_reach(frame: str) -> RollbackInProgress:
+    return RollbackInProgress(
+        f"{frame!r} was begun before a crash and is not finished: this run was refused before it came to where that is "
+        "registered; see to it by hand, and declare the failure that the flow got over"
+    )
 
 
 class Guard:

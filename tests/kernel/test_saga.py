@@ -619,3 +619,27 @@ def test_two_crashes_in_one_rollback_compensate_once(bench):
         return seen
 
     assert {"rolled back", "shipped"} == trio.run(story)
+
+
+def test_what_was_begun_beyond_a_failure_that_the_body_got_over_is_named_if_it_is_out_of_reach(bench):
+    # K-SAGA-3, K-SAGA-4: the known limit, which nobody passes over in silence
+    @flow(id="order")
+    async def roundabout(ctx, _input):
+        async with saga(ctx) as s:
+            await s.run(reserve, compensate=unreserve)
+            try:
+                await s.run(ship_flaky)
+            except OSError:
+                await s.run(charge, compensate=refund)
+                raise
+
+    async def story():
+        # Start, three forward steps of two events, then the start of the refund, after which it dies.
+        assert await bench.crash(start(roundabout), roundabout, at=7, landed=True)
+        await bench.recover(roundabout)
+        return (await bench.state(roundabout))["error"], completions(await bench.log())
+
+    error, counts = trio.run(story)
+    assert {"reserve": 1, "charge": 1, "unreserve#compensate:0": 1} == dict(counts)
+    assert "SagaCompensationError" == error["type"]
+    assert "'refund#compensate:1' was begun before a crash and is not finished" in error["message"]
