@@ -23,5 +23,8 @@ class Ambient(NamedTuple):
     tell: Callable[[str, object], None]  # notes a property for reports
 
 
-current: Ambient | None = None
-"""None outside a test, and where the plugin is not in use.  Set by the plugin alone; tests run one after another."""
+current: Callable[[], Ambient] | None = None
+"""Tells it, since most tests never ask; None outside a test, and where the plugin is not in use.
+
+Set by the plugin alone; tests run one after another.
+"""

@@ -8,6 +8,7 @@ test that uses it: a suite without scenarios pays for this module alone.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import shlex
@@ -177,7 +178,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Tell checks which test they are made in."""
-    before, ambient.current = ambient.current, item.config.stash[_SESSION].ambient(item)
+    before, ambient.current = ambient.current, functools.partial(item.config.stash[_SESSION].ambient, item)
     try:
         return (yield)
     finally:
@@ -237,4 +238,4 @@ class Dst:
 def dst() -> Dst:
     """Simulation: `dst.check(Scenario)`, `dst.run(Scenario, schedule).check()`, `dst.seed`."""
     assert ambient.current is not None, "a fixture is made in a test"
-    return Dst(ambient.current)
+    return Dst(ambient.current())

@@ -92,7 +92,7 @@ class Surroundings:
 
 def here() -> Surroundings:
     """Return the surroundings of whoever asks.  Raises `WrongUsage`."""
-    test = ambient.current
+    test = None if ambient.current is None else ambient.current()
     flags: Mapping[str, str] = {} if test is None else test.flags
     directory = Path.cwd() if test is None else test.directory
     found = settings(flags, os.environ, directory, prefix="--dst-")
