@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import pytest
 from hypothesis import Phase, example, find, given, seed, settings
+from hypothesis.database import InMemoryExampleDatabase
 
 from dst.choices import Written
 from dst.faults import CRASH_AFTER, CRASH_BEFORE, Fault, menu
@@ -127,6 +128,16 @@ def test_what_a_failing_property_prints_can_be_pasted_as_an_example():
 
     with pytest.raises(InvariantFailed, match="FAIL written-once"):
         prop(Forgetful, text, phases=[Phase.explicit])()
+
+
+def test_the_database_keeps_a_failure_and_replays_it():
+    kept = InMemoryExampleDatabase()
+    with pytest.raises(InvariantFailed):
+        prop(Forgetful, database=kept)()
+
+    with pytest.raises(InvariantFailed, match="FAIL written-once"):
+        prop(Forgetful, database=kept, phases=[Phase.reuse])()
+    prop(Steady, database=kept, phases=[Phase.reuse])()
 
 
 def test_the_text_of_a_failing_property_ends_with_the_line_that_reproduces_it():
