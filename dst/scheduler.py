@@ -152,7 +152,6 @@ class Scheduler:
         _check_shape(self._runner)
         self._queue = self._runner.runq  # during a step: who became runnable in it; after the turn: who runs next
         self._deadlines = self._runner.deadlines
-        self._heap = self._runner.deadlines._heap
         self._real_io = self._runner.io_manager
         self._main = trio.lowlevel.current_task()
         self._shown: Task | None = None  # who ran in this step; None once the queue ran empty
@@ -241,7 +240,7 @@ class Scheduler:
 
         For ports: with nobody else to run there is no need to yield.
         """
-        if self._ready or (self._heap and self._heap[0][0] <= self._clock.now):
+        if self._ready or ((heap := self._deadlines._heap) and heap[0][0] <= self._clock.now):
             return True
         if not self._filtering:
             return bool(self._queue)
@@ -359,7 +358,7 @@ class Scheduler:
 
     def _turn(self, _timeout: float) -> tuple[()]:
         """Cut trio's queue down to the one task that runs next."""
-        if self._heap and self._heap[0][0] <= self._clock.now:
+        if (heap := self._deadlines._heap) and heap[0][0] <= self._clock.now:  # trio puts another in its place at times
             self._deadlines.expire(self._clock.now)
         queue, ready = self._queue, self._ready
         if self._filtering and queue:
@@ -475,9 +474,8 @@ class Scheduler:
             return
         at_ns = due_ns(deadline)
         if at_ns <= min(self.time_limit_ns, LAST_NS):
-            together = [
-                due for due, _, scope in self._heap if due == scope._registered_deadline and due_ns(due) == at_ns
-            ]
+            heap = self._deadlines._heap
+            together = [due for due, _, scope in heap if due == scope._registered_deadline and due_ns(due) == at_ns]
             self._jump(at_ns, max(together))
             return
         if self._clock.now_ns < self.time_limit_ns:

@@ -269,6 +269,19 @@ def test_deadlines_less_than_a_nanosecond_apart_are_due_together():
     assert [2, 3 * S // 10, 3 * S // 10] == simulate(body)
 
 
+def test_deadlines_are_seen_after_trio_has_thrown_away_a_thousand_that_were_never_reached():
+    async def body(scheduler: Scheduler, nursery: trio.Nursery) -> float:
+        for _ in range(3000):
+            with trio.move_on_after(100):
+                await scheduler.yield_now()
+        for seconds in (1, 2, 3):
+            await trio.sleep(seconds)
+            assert not scheduler.others_runnable()
+        return trio.current_time()
+
+    assert 6 == simulate(body)
+
+
 def test_a_task_that_waits_for_its_deadline_in_a_loop_gets_there():
     async def body(scheduler: Scheduler, nursery: trio.Nursery) -> None:
         scheduler.max_steps = 5_000
