@@ -126,6 +126,9 @@ def _act(kind: str, rest: str) -> _Act | None:
         case "read" | "entry" | "load":
             thing = f"the { ({'read': 'log', 'entry': 'catalogue entry', 'load': 'snapshot'}[kind]) } of {rest}"
             return _Act(thing, f"it reads {thing}", f"it read {thing}", f"{thing} is read", f"the reading of {thing}")
+        case "send":
+            thing = f"message {rest!r}"
+            return _Act(thing, f"it sends {thing}", f"it sent {thing}", f"{thing} is sent", f"the sending of {thing}")
         case "task":
             thing = f"task {rest}"
             return _Act(thing, f"{thing} goes on", f"{thing} went on", f"{thing} goes on", thing)
@@ -227,6 +230,10 @@ def _other(kind: str, do: str, act: _Act) -> str:
             return f"do {act.thing} only after its deadline"
         case "effect", _:
             return f"answer {act.thing} with '{do}'"
+        case "send", "lost":
+            return f"lose {act.thing}"
+        case "send", ("late" | "twice"):
+            return f"send {act.thing}, and it comes {do}"
         case "deliver", "twice":
             return f"deliver {act.thing} twice"
         case "deliver", "again-later":

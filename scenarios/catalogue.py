@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dst.scenario import Scenario
 from scenarios.chat_session import ChatSession
+from scenarios.leader_lease import LeaderLease
 from scenarios.order_saga import OrderSaga
 from scenarios.parallel_quotes import ParallelQuotes
 from scenarios.payout import Payout
 
-SCENARIOS: dict[str, type[Scenario]] = {s.name: s for s in (OrderSaga, ChatSession, ParallelQuotes, Payout)}
+SCENARIOS: dict[str, type[Scenario]] = {
+    s.name: s for s in (OrderSaga, ChatSession, ParallelQuotes, Payout, LeaderLease)
+}

@@ -1,11 +1,12 @@
-"""Broken kernels, each made by exchanging one part: the harness's own proof."""
+"""Broken kernels and other systems, each made by exchanging one part: the harness's own proof."""
 
 from __future__ import annotations
 
 from dst.mutant import Mutant
 from scenarios.mutants.emit import EMIT
+from scenarios.mutants.lease import LEASE
 from scenarios.mutants.runtime import RUNTIME
 from scenarios.mutants.saga import SAGA
 from scenarios.mutants.steps import STEPS
 
-MUTANTS: dict[str, Mutant] = {mutant.name: mutant for mutant in (*EMIT, *SAGA, *STEPS, *RUNTIME)}
+MUTANTS: dict[str, Mutant] = {mutant.name: mutant for mutant in (*EMIT, *SAGA, *STEPS, *RUNTIME, *LEASE)}

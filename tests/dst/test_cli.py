@@ -35,7 +35,7 @@ def test_list_tells_all_in_json(command) -> None:
     saga = next(s for s in listed["scenarios"] if s["name"] == "order_saga")
     assert {"name", "story", "faults", "invariants", "marks", "version", "reference"} == set(saga)
     assert all(invariant["says"] for invariant in saga["invariants"])
-    assert {"name", "breaks", "scenario", "expected"} == set(listed["mutants"][0])
+    assert {"name", "breaks", "scenario", "expected", "equivalent"} == set(listed["mutants"][0])
 
 
 def test_list_can_be_read(command) -> None:
@@ -178,7 +178,8 @@ REFUSALS = [
     (["fuz"], "no command 'fuz': did you mean 'fuzz'?"),
     (
         ["fuzz", "ordr_saga"],
-        "no scenario 'ordr_saga': did you mean 'order_saga'?\nknown: chat_session, order_saga, parallel_quotes, payout",
+        "no scenario 'ordr_saga': did you mean 'order_saga'?\nknown: chat_session, leader_lease, order_saga, "
+        "parallel_quotes, payout",
     ),
     (["fuzz", "--mutant", "emit-ordnal"], "no mutant 'emit-ordnal': did you mean 'emit-ordinal'?"),
     (["fuzz", "--faults", "crash-aftr"], "no fault 'crash-aftr': did you mean 'crash-after'?"),
