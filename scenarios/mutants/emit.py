@@ -194,6 +194,7 @@ EMIT = (
         "parallel_quotes",
         Parts(emit_rule=RollingDigest),
         ONCE,
+        LOST,  # the digest knows content, and not whose it is
     ),
     _mutant(
         "emit-anchor-previous",
