@@ -8,7 +8,8 @@ from scenarios.leader_lease import LeaderLease
 from scenarios.order_saga import OrderSaga
 from scenarios.parallel_quotes import ParallelQuotes
 from scenarios.payout import Payout
+from scenarios.rolling_deploy import RollingDeploy
 
 SCENARIOS: dict[str, type[Scenario]] = {
-    s.name: s for s in (OrderSaga, ChatSession, ParallelQuotes, Payout, LeaderLease)
+    s.name: s for s in (OrderSaga, ChatSession, ParallelQuotes, Payout, LeaderLease, RollingDeploy)
 }

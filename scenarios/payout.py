@@ -144,8 +144,10 @@ class Payout(DurableScenario):
         """Ask for the payout, approve it, and see it through."""
         await self.start("payout", PAYOUT, execution_id="payout-1")
         await self.deliver("payout-1", "approval", {"by": "eve"}, delivery_id="approval-1")
+        here = sim.answered
         while await self._is_blocked():
             await self._operate(sim)
+            sim.answered = here  # whoever is on call is where he was: how often he has been is no behaviour
 
     # ---- the operator ------------------------------------------------------------------------------------------------
 

@@ -40,11 +40,15 @@ def _step(entry: StepEntry, cap: int) -> dict[str, object]:
     """Return what a re-run sees of a step.
 
     How often it was tried says which attempt is next, so that nobody looks once its end is served.  Left in, the
-    attempts of every step that is over would multiply.
+    attempts of every step that is over would multiply.  Of an operator's word counts how many attempts ago it was.
     """
+    seen: dict[str, object] = {**entry, "attempts": min(entry["attempts"], cap)}
+    if isinstance(entry["resolution"], dict):
+        ago = entry["attempts"] - cast(int, entry["resolution"]["attempt"])
+        seen["resolution"] = {**entry["resolution"], "attempt": min(ago, cap)}
     if entry["outcome"] in _SERVED:
-        return {key: value for key, value in entry.items() if key not in ("attempts", "tries")}
-    return {**entry, "attempts": min(entry["attempts"], cap)}
+        return {key: value for key, value in seen.items() if key not in ("attempts", "tries")}
+    return seen
 
 
 def _gather(node: Json, counts: dict[str, Json]) -> None:

@@ -108,6 +108,21 @@ class Anchoring(Context):
         return output
 
 
+class NoLiveGuard(EmitRule):
+    """Whatever the log holds is served, also behind a step that the log knows nothing of."""
+
+    def went_live(self) -> None:
+        """Forget it."""
+
+
+class NoSegment(EmitRule):
+    """Content is compared over all segments."""
+
+    def identity(self, event_type_json: str, payload_json: str) -> str | None:
+        """Content without its segment."""
+        return fnv1a64(f"[{event_type_json},{payload_json}]")
+
+
 class NoInflight(EmitRule):
     """What is emitted from inside an effect is stamped, though a re-run that is served the step does not emit it."""
 
@@ -208,6 +223,20 @@ EMIT = (
         "emits after an untyped failure are stamped",
         "order_saga",
         Parts(emit_rule=NoUnsettled),
+        LOST,
+    ),
+    _mutant(
+        "emit-no-live-guard",
+        "emits behind a live step are served",
+        "rolling_deploy",
+        Parts(emit_rule=NoLiveGuard),
+        LOST,
+    ),
+    _mutant(
+        "emit-no-segment",
+        "emits are matched over all segments",
+        "rolling_deploy",
+        Parts(emit_rule=NoSegment),
         LOST,
     ),
     _mutant(

@@ -179,7 +179,7 @@ REFUSALS = [
     (
         ["fuzz", "ordr_saga"],
         "no scenario 'ordr_saga': did you mean 'order_saga'?\nknown: chat_session, leader_lease, order_saga, "
-        "parallel_quotes, payout",
+        "parallel_quotes, payout, rolling_deploy",
     ),
     (["fuzz", "--mutant", "emit-ordnal"], "no mutant 'emit-ordnal': did you mean 'emit-ordinal'?"),
     (["fuzz", "--faults", "crash-aftr"], "no fault 'crash-aftr': did you mean 'crash-after'?"),
