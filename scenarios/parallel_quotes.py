@@ -8,7 +8,7 @@ the other by a re-run.  Everybody counts up one counter.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import trio
 
@@ -18,7 +18,7 @@ from dst.faults import HOLDING, Fault
 from dst.invariants import AnyInvariant
 from dst.simulation import Simulation
 from kernel import Context, Effect, EffectContext, Envelope, Flow, GateInBranch, Json, RetryPolicy, Step, flow, step
-from kernel.events import STEP_COMPLETED, STEP_FAILED, STEP_STARTED
+from kernel.events import EXECUTION_COMPLETED, STEP_COMPLETED, STEP_FAILED, STEP_STARTED
 
 WANTED: Json = {"item": "pot", "count": 12}
 DEADLINE_SECONDS = 10
@@ -94,20 +94,28 @@ class ParallelQuotes(DurableScenario):
         await self.deliver("quotes-1", "choice", {"supplier": "acme"}, delivery_id="choice-1")
 
     def outcome(self, sim: Simulation) -> Hashable | None:
-        """Not compared is a run in which a crash has used up one of a call's tries: no calm run has fewer."""
+        """Not compared is a run that gave up early, a crash having used up one of a call's tries: no calm run has fewer
+        of them."""
         types = [e.type for e in self.db.history.get("quotes-1", ()) if _is_about(e, "ask-acme")]
-        cut_off = types.count(STEP_STARTED) > types.count(STEP_FAILED) + types.count(STEP_COMPLETED)
-        return None if cut_off else super().outcome(sim)
+        lost_a_try = types.count(STEP_STARTED) > types.count(STEP_FAILED) + types.count(STEP_COMPLETED)
+        gave_up = self._offers().get("acme") is None
+        return None if lost_a_try and gave_up else super().outcome(sim)
 
     def finish(self, sim: Simulation) -> None:
         """Mark how it ended."""
         super().finish(sim)
-        history = self.db.history.get("quotes-1", ())
-        output = history[-1].payload if history else None
-        offers = output["output"]["offers"].values() if isinstance(output, dict) and "output" in output else ()  # type: ignore
+        offers = self._offers().values()
         sim.sometimes("all answered", bool(offers) and None not in offers)
         sim.sometimes("one did not answer", None in offers)
-        sim.sometimes("chosen", any(e.type == "quotes.chosen" for e in history))
+        sim.sometimes("chosen", any(e.type == "quotes.chosen" for e in self.db.history.get("quotes-1", ())))
+
+    def _offers(self) -> dict[str, Json]:
+        """Return the offers that the flow has returned; none if it has not."""
+        last = self.db.history["quotes-1"][-1] if "quotes-1" in self.db.history else None
+        if last is None or last.type != EXECUTION_COMPLETED:
+            return {}
+        output = cast("dict[str, dict[str, dict[str, Json]]]", last.payload)["output"]
+        return output["offers"]
 
 
 async def _hear_buyer(ctx: Context) -> Json:

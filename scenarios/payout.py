@@ -29,7 +29,7 @@ from kernel import (
     flow,
     step,
 )
-from kernel.events import EFFECT_RESOLVED, STEP_COMPLETED, STEP_STARTED
+from kernel.events import EFFECT_RESOLVED, STEP_COMPLETED
 
 PAYOUT: Json = {"to": "ada", "from": [{"account": "main", "cents": 900}, {"account": "spare", "cents": 100}]}
 
@@ -49,13 +49,17 @@ free = step("free")
 transfer = step("transfer", deadline=30, failures=(TransferRefused,), at_most_once=True)
 
 
-class PaidAsSaid(Invariant[tuple[int, int, int]]):
+class PaidAsSaid(Invariant[tuple[int, int]]):
     """K-FLOW-4, for a transfer."""
 
     name = "paid-as-said"
     says = "money moves once at most for each attempt that the operator allowed, and if and only if the log says so"
-    kinds = ("performed", STEP_STARTED, STEP_COMPLETED, EFFECT_RESOLVED)
-    initial = (0, 1, 0)  # moved, attempts allowed, said to be done
+    kinds = ("performed", STEP_COMPLETED, EFFECT_RESOLVED)
+    initial = (1, 0)  # how often it may still move, how often it has moved more than the log says
+
+    def compose(self, state: tuple[int, int]) -> tuple[int, int]:
+        """An operator who allows one attempt after another allows more than there are."""
+        return min(state[0], _ALLOWED), state[1]
 
     def key(self, record: tuple[Any, ...]) -> tuple[str, str] | None:
         """Keyed by execution."""
@@ -63,25 +67,23 @@ class PaidAsSaid(Invariant[tuple[int, int, int]]):
             return (key := record[3].partition("/")[0], key) if record[2] == "transfer" else None
         return (record[1], record[1]) if record[2].payload["step"] == "transfer" else None
 
-    def advance(self, state: tuple[int, int, int], record: tuple[Any, ...]) -> tuple[int, int, int]:
+    def advance(self, state: tuple[int, int], record: tuple[Any, ...]) -> tuple[int, int]:
         """Keep the books."""
-        moved, allowed, said = state
+        left, unsaid = state
         if record[0] == "performed":
-            if moved == allowed:
-                raise Broken(
-                    f"transfer {moved + 1}, and the operator allowed {allowed}", "one for each that is allowed"
-                )
-            return moved + 1, allowed, said
+            if not left:
+                raise Broken("the money moved once more than the operator allowed", "one move for each attempt")
+            return left - 1, unsaid + 1
         resolution = record[2].payload.get("resolution")
-        if record[0] == STEP_STARTED:
-            return state
-        return moved, allowed + (resolution == "retry"), said + (resolution in (None, "completed"))
+        return left + (resolution == "retry"), unsaid - (resolution in (None, "completed"))
 
-    def at_end(self, state: tuple[int, int, int]) -> None:
+    def at_end(self, state: tuple[int, int]) -> None:
         """Compare the books."""
-        moved, _, said = state
-        if moved != said:
-            raise Broken(f"the money moved {moved} times, the log says {said}", "the same")
+        if state[1]:
+            raise Broken(f"the money moved {state[1]} times more than the log says", "the same")
+
+
+_ALLOWED = 3
 
 
 class Payout(DurableScenario):
