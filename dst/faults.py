@@ -8,6 +8,7 @@ import attrs
 
 GO = "go"
 HOLD = "hold"
+STALL = "stall"
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -65,3 +66,4 @@ def menu(allowed: tuple[Fault, ...], options: Options) -> Menu:
 CRASH_BEFORE = Fault(name="crash-before")
 CRASH_AFTER = Fault(name="crash-after")
 HOLDING = Fault(name="hold", budget=6)
+STALLING = Fault(name="stall")

@@ -160,7 +160,8 @@ class Scheduler:
         self._parked: dict[Task, outcome.Outcome[None]] = {}  # in park(); what it gets when released
         self._frozen: set[str | None] = set()
         self._morgue: list[Task] = []  # runnable, but dead
-        self._filtering = False  # always bool(_frozen or _withheld)
+        self._paused: dict[str | None, list[Task]] = {}  # nodes that stand still, and who of them would run
+        self._filtering = False  # always bool(_frozen or _withheld or _paused)
         self._live = False  # between begin and reap, and no failure yet
         self._calm = True  # no hook is asked: not live, or out of steps
         self._over = False  # trio has its own clock and I/O manager back
@@ -193,7 +194,8 @@ class Scheduler:
         Raises RuntimeError if the last one was not reaped, or if a deadline is pending: a deadline around simulations
         would fire in the middle of one.
         """
-        left = [*self._ready, *self._morgue, *self._withheld, *self._parked]
+        still = [task for tasks in self._paused.values() for task in tasks]
+        left = [*self._ready, *self._morgue, *still, *self._withheld, *self._parked]
         if left:
             raise RuntimeError(f"the last simulation was not reaped:\n{_listed(left)}")
         if self._deadlines.next_deadline() != inf:  # this also drops what is stale
@@ -204,6 +206,7 @@ class Scheduler:
         self._limit = self._max_steps
         self.refused = []
         self._frozen.clear()
+        self._paused.clear()
         self._filtering = self._calm = False
         self._live = True
 
@@ -244,7 +247,12 @@ class Scheduler:
             return True
         if not self._filtering:
             return bool(self._queue)
-        return any(not (t in self._withheld or t.context.get(NODE) in self._frozen) for t in self._queue)
+        return any(t not in self._withheld and not self._stands_still(t) for t in self._queue)
+
+    def _stands_still(self, task: Task) -> bool:
+        """Does the task belong to a node that is dead or paused?"""
+        node = task.context.get(NODE)
+        return node in self._frozen or node in self._paused
 
     async def yield_now(self) -> None:
         """Let others run: the current task goes behind those already runnable.
@@ -262,19 +270,22 @@ class Scheduler:
         It may be runnable, blocked, or the current task; if it is not runnable now, it is held when it would be.
         """
         if task not in self._withheld:
-            self._withheld[task] = _take(self._ready, task)
+            self._withheld[task] = any(_take(tasks, task) for tasks in (self._ready, *self._paused.values()))
             self._filtering = True
 
     def release(self, task: Task) -> bool:
         """Let go of a held back or parked task.  True if that made it runnable, as of now."""
         runnable = self._withheld.pop(task, False)
-        self._filtering = bool(self._frozen or self._withheld)
+        self._set_filtering()
         if runnable:
             self._queue.append(task)
         elif task in self._parked:
             self._runner.reschedule(task, self._parked.pop(task))
             runnable = True
         return runnable
+
+    def _set_filtering(self) -> None:
+        self._filtering = bool(self._frozen or self._withheld or self._paused)
 
     @property
     def held(self) -> tuple[Task, ...]:
@@ -301,7 +312,25 @@ class Scheduler:
         self._parked[task] = outcome.Value(None)
         await trio.lowlevel.wait_task_rescheduled(abort)
 
-    # --- crash
+    # --- standing still, and crash
+
+    def pause(self, node: str) -> None:
+        """A process that is stopped, as by a long collection or a suspended machine: none of its tasks runs for now.
+
+        What would wake them meanwhile, a timer that comes due or a task that is new, wakes them when `resume` is
+        called.  A caller that belongs to the node goes on until it next yields.
+        """
+        if node in self._paused or node in self._frozen:
+            return
+        still = self._paused[node] = [task for task in self._ready if task.context.get(NODE) == node]
+        self._ready[:] = [task for task in self._ready if task not in still]
+        self._filtering = True
+
+    def resume(self, node: str) -> None:
+        """A paused node goes on where it was, in the order in which its tasks became runnable.  Nothing for others."""
+        still = self._paused.pop(node, [])
+        self._set_filtering()
+        self._ready += still
 
     def freeze(self, node: str) -> None:
         """A crash: from now on no task of `node` runs, not even its `finally` blocks, and its timers are gone.
@@ -313,6 +342,7 @@ class Scheduler:
         for task in [task for task in self._ready if task.context.get(NODE) == node]:
             self._ready.remove(task)
             self._morgue.append(task)
+        self._morgue += self._paused.pop(node, [])
         for task in [task for task in self._withheld if task.context.get(NODE) == node]:
             if self._withheld.pop(task):
                 self._morgue.append(task)
@@ -401,18 +431,22 @@ class Scheduler:
             return self._ready.pop(0)
 
     def _filter(self) -> None:
-        """Take the dead and the held back out of the queue."""
-        frozen, withheld = self._frozen, self._withheld
+        """Take the dead, those who stand still and the held back out of the queue."""
+        frozen, withheld, paused = self._frozen, self._withheld, self._paused
         for task in self._queue:
-            if task.context.get(NODE) in frozen or task in withheld:
+            node = task.context.get(NODE)
+            if node in frozen or task in withheld or node in paused:
                 break
         else:
             return  # nearly always: worth a loop of its own
-        for task in list(self._queue):
-            if task.context.get(NODE) in frozen:
+        for task in sorted(self._queue, key=_counter) if paused else list(self._queue):
+            node = task.context.get(NODE)
+            if node in frozen:
                 self._morgue.append(task)
             elif task in withheld:
                 withheld[task] = True
+            elif node in paused:
+                paused[node].append(task)
             else:
                 continue
             self._queue.remove(task)
@@ -508,7 +542,7 @@ class Scheduler:
         self._limit = self.steps + GRACE_STEPS
         self._queue.extend(task for task, runnable in self._withheld.items() if runnable)
         self._withheld.clear()
-        self._filtering = bool(self._frozen)
+        self._filtering = bool(self._frozen or self._paused)
         if main._next_send_fn is not None:
             _poison(main, error)
         elif main._abort_func is not None:
@@ -543,6 +577,8 @@ class Scheduler:
     def _state(self, task: Task) -> str:
         if task.context.get(NODE) in self._frozen:
             return "dead"
+        if task.context.get(NODE) in self._paused:
+            return "stands still"
         if task in self._parked:
             return "parked"
         if task in self._withheld:
@@ -584,13 +620,15 @@ class Scheduler:
             self._ready[:] = sorted((task for task in self._ready if task not in doomed), key=_counter)
 
     def _thaw(self) -> None:
-        """Nobody is dead or held back any more."""
+        """Nobody is dead, stands still or is held back any more."""
         self._filter()
         self._collect()
         self._ready += [*self._morgue, *(task for task, runnable in self._withheld.items() if runnable)]
+        self._ready += [task for still in self._paused.values() for task in still]
         self._morgue.clear()
         self._withheld.clear()
         self._frozen.clear()
+        self._paused.clear()
         self._filtering = False
 
     async def _unwind(self, nursery: trio.Nursery) -> list[Task]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import enum
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
 import attrs
 import trio
 
 from dst.choices import IDLE, Choices
-from dst.faults import HOLD, HOLDING, Fault, Menu, menu
+from dst.faults import HOLD, HOLDING, STALL, Fault, Menu, menu
 from dst.node import Incarnation, Node, NodeMain
 from dst.schedule import Deviation
 from dst.scheduler import NODE, Reaped, Scheduler
@@ -22,6 +22,9 @@ T = TypeVar("T")
 
 RESTART_SECONDS = 1.0
 """Virtual time between a node's crash and the start of its next incarnation."""
+
+STALL_SECONDS = 60.0
+"""How long a node that stalls stands still."""
 
 
 @attrs.define(kw_only=True)
@@ -139,9 +142,11 @@ class Simulation:
         return self.operations >= self.scheduler.max_steps or self.scheduler.others_runnable()
 
     async def approach(self, point: str, act: str) -> None:
-        """Let others run before the work of a point; a hold lets them run for longer."""
+        """Let others run before the work of a point; a hold lets them run for longer, and a stall stops the node."""
         if act == HOLD:
             await self._hold(point)
+        elif act == STALL:
+            await self._stall(point)
         else:
             await self.scheduler.yield_now()
         if self.over:
@@ -351,19 +356,43 @@ class Simulation:
     async def _restart(self, node: Node) -> None:
         self._start(node)
 
-    async def request(self, node: Node, call: Callable[[Incarnation], Awaitable[T]], name: str) -> T:
-        """Call a node as an outside client does, again after each crash until it answers: at least once."""
+    async def _stall(self, point: str) -> None:
+        """The node that is running stands still here for a while, then goes on believing what it believed.
+
+        A process that is swapped out, a long collection of garbage, a virtual machine that is moved: none of its tasks
+        runs, its timers come when it goes on.
+        """
+        name = NODE.get()
+        assert name is not None, f"{point}: the world does not stand still"
+        self.records.append(("stall", name, point))
+        self.scheduler.pause(name)
+
+        async def go_on() -> None:
+            self.records.append(("goes on", name))
+            self.scheduler.resume(name)
+
+        self.spawn(go_on, f"stall of {name}", after_seconds=STALL_SECONDS)
+        await self.scheduler.yield_now()
+
+    async def request(
+        self, node: Node, call: Callable[[Incarnation], Awaitable[T]], name: str, *, others: Sequence[Node] = ()
+    ) -> T:
+        """Call a node as an outside client does, again after each crash until it answers: at least once.
+
+        While the node is down, the first of `others` that is up is asked instead.
+        """
         while name in self.errands:
             name += "'"  # somebody asks the same thing at the same time
         self.errands[name] = None
         try:
-            return await self._ask(node, call)
+            return await self._ask((node, *others), call)
         finally:
             self.errands.pop(name, None)
 
-    async def _ask(self, node: Node, call: Callable[[Incarnation], Awaitable[T]]) -> T:
+    async def _ask(self, nodes: Sequence[Node], call: Callable[[Incarnation], Awaitable[T]]) -> T:
         while True:
-            incarnation = await node.wait_up()
+            up = [node.current for node in nodes if node.current is not None and node.current.up]
+            incarnation = up[0] if up else await nodes[0].wait_up()
             answer: list[T] = []
             errors: list[Exception] = []
             answered = trio.Event()

@@ -558,6 +558,93 @@ def test_the_next_incarnation_of_a_node_runs():
     assert ["node-1.2"] == simulate(body)
 
 
+# --- standing still
+
+
+def test_nothing_of_a_paused_node_runs_until_it_goes_on():
+    async def body(scheduler: Scheduler, nursery: trio.Nursery) -> list[str]:
+        log: list[str] = []
+
+        async def member(name: str, seconds: float) -> None:
+            NODE.set("node-1")
+            await trio.sleep(seconds)
+            log.append(f"{name} at {scheduler.now_ns // S}")
+
+        async def world() -> None:
+            await trio.sleep(1)
+            scheduler.pause("node-1")
+            nursery.start_soon(new)
+            await trio.sleep(3)
+            log.append("world")
+            scheduler.resume("node-1")
+
+        async def new() -> None:
+            await member("new", 0)
+
+        for name, seconds in (("c", 3), ("a", 2), ("late", 6)):
+            nursery.start_soon(member, name, seconds)
+        nursery.start_soon(world)
+        await scheduler.wait_idle()
+        return log
+
+    assert ["world", "new at 4", "a at 4", "c at 4", "late at 6"] == simulate(body)
+
+
+def test_a_deadline_that_passes_while_a_node_stands_still_is_told_when_it_goes_on():
+    async def body(scheduler: Scheduler, nursery: trio.Nursery) -> tuple[bool, int]:
+        seen: list[tuple[bool, int]] = []
+
+        async def member() -> None:
+            NODE.set("node-1")
+            with trio.move_on_after(2) as scope:
+                await trio.sleep_forever()
+            seen.append((scope.cancelled_caught, scheduler.now_ns // S))
+
+        nursery.start_soon(member)
+        await trio.sleep(1)
+        scheduler.pause("node-1")
+        await trio.sleep(9)
+        scheduler.resume("node-1")
+        await scheduler.wait_idle()
+        return seen[0]
+
+    assert (True, 10) == simulate(body)
+
+
+def test_a_node_that_stands_still_can_die_and_does_not_go_on():
+    async def body(scheduler: Scheduler, nursery: trio.Nursery) -> list[str]:
+        log: list[str] = []
+
+        async def member() -> None:
+            NODE.set("node-1")
+            await trio.lowlevel.checkpoint()
+            log.append("member")
+
+        nursery.start_soon(member)
+        scheduler.pause("node-1")
+        await trio.sleep(1)
+        assert not scheduler.others_runnable()
+        scheduler.freeze("node-1")
+        scheduler.resume("node-1")
+        await scheduler.wait_idle()
+        return list(log)
+
+    assert [] == simulate(body)
+
+
+def test_a_node_that_stands_still_when_the_simulation_ends_is_reaped_with_it():
+    async def body(scheduler: Scheduler, nursery: trio.Nursery) -> Idle:
+        async def member() -> None:
+            NODE.set("node-1")
+            await trio.sleep(1)
+
+        nursery.start_soon(member)
+        scheduler.pause("node-1")
+        return await scheduler.wait_idle()
+
+    assert simulate(body) is Idle.QUIESCENT
+
+
 # --- quiescence and limits
 
 

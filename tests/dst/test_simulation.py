@@ -10,20 +10,26 @@ import pytest
 import trio
 
 from dst.choices import IDLE, Calm, Choices, Random, Written
-from dst.faults import CRASH_AFTER, CRASH_BEFORE, HOLDING, Fault, menu
+from dst.faults import CRASH_AFTER, CRASH_BEFORE, HOLDING, STALLING, Fault, menu
 from dst.node import Incarnation
 from dst.run import Limits, RunResult, host
 from dst.scenario import Scenario
 from dst.schedule import Deviation
 from dst.scheduler import NODE
 from dst.signature import inconclusive, violation_of
-from dst.simulation import RESTART_SECONDS, Simulation
+from dst.simulation import RESTART_SECONDS, STALL_SECONDS, Simulation
 from dst.trace import Record
 from dst.verdict import Ending, Verdict
 
 WEATHER = Fault(name="weather", environmental=True)
-FAULTS = (CRASH_BEFORE, CRASH_AFTER, HOLDING, WEATHER)
-OPTIONS = (("crash-before", CRASH_BEFORE), ("crash-after", CRASH_AFTER), ("hold", HOLDING), ("rain", WEATHER))
+FAULTS = (CRASH_BEFORE, CRASH_AFTER, HOLDING, STALLING, WEATHER)
+OPTIONS = (
+    ("crash-before", CRASH_BEFORE),
+    ("crash-after", CRASH_AFTER),
+    ("hold", HOLDING),
+    ("stall", STALLING),
+    ("rain", WEATHER),
+)
 SECOND = 1_000_000_000
 
 
@@ -221,6 +227,60 @@ def test_a_crash_in_recovery_is_counted():
     result = play(Recovers, written("crash-before a#1", "crash-before recover#2"))
     assert {"crash-before": 2, "crash-in-recovery": 1} == result.fired
     assert ["recover by worker.1", "recover by worker.3", "a by worker.3"] == did(result)
+
+
+# ---- stall -----------------------------------------------------------------------------------------------------------
+
+
+class Beside(Tiny):
+    """A worker that does `a` and `b`, with a task beside that looks at the time each second; a client that counts."""
+
+    async def drive(self, sim):
+        async def call(incarnation):
+            incarnation.spawn(self.beside)
+            await trio.sleep(0.5)
+            await self.op("a")
+            await self.op("b")
+
+        await sim.request(self.worker, call, "ask")
+
+    async def beside(self):
+        for _ in range(3):
+            await trio.sleep(1)
+            self.sim.note("beat", NODE.get(), self.sim.scheduler.now_ns // SECOND)
+
+
+def test_a_node_that_stalls_does_nothing_meanwhile_and_then_goes_on_where_it_was():
+    result = play(Beside, written("stall a#1"))
+    stood, went_on = (result.records.index(r) for r in kinds(result, "stall", "goes on"))
+    assert [] == [r for r in result.records[stood + 1 : went_on] if r[0] != "clock"]
+    assert ["a by worker.1", "b by worker.1"] == did(result)
+    assert {"stall": 1} == result.fired
+
+
+def test_timers_that_come_due_while_a_node_stalls_come_when_it_goes_on():
+    result = play(Beside, written("stall a#1"))
+    beats = [record[2] for record in kinds(result, "beat")]
+    assert [STALL_SECONDS, STALL_SECONDS + 1, STALL_SECONDS + 2] == beats
+
+
+def test_a_node_may_stall_and_then_die():
+    result = play(TwoOps, written("stall a#1", "crash-before b#1"))
+    assert ["a by worker.1", "a by worker.2", "b by worker.2"] == did(result)
+    assert [("stall", "worker.1", "a#1"), ("goes on", "worker.1")] == kinds(result, "stall", "goes on")
+
+
+def test_while_a_node_is_down_another_is_asked():
+    class Either(Tiny):
+        def build(self, sim):
+            super().build(sim)
+            self.other = sim.add_node("other", self.main)
+
+        async def drive(self, sim):
+            await sim.request(self.worker, lambda _: self.op("a"), "ask", others=[self.other])
+
+    assert ["a by other.1"] == did(play(Either, written("crash-before a#1")))
+    assert ["a by worker.1"] == did(play(Either))
 
 
 def test_two_nodes_die_alone():
