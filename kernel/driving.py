@@ -52,6 +52,7 @@ class _Live:
     has_mail: bool = False  # the mailbox is to be looked into before the next run, for a request to cancel
     renewal: trio.CancelScope | None = None  # of the lease, if there are leases
     tried_to_cancel: bool = False  # a blocked execution was run, to be cancelled
+    overtaken: bool = False  # another worker has claimed it, and nothing has come since that it might not know of
     deadline: trio.CancelScope | None = None  # of the wait for the execution's deadline
     lost: int = 0  # positions lost in a row without the log getting any longer
     lost_at: int = -1  # the position that was lost last
@@ -111,11 +112,11 @@ class Driver:
         except KeyError:
             raise UnknownFlow(f"no flow {flow_id!r} here; registered are {sorted(self._flows)}") from None
 
-    async def open(self, execution_id: str) -> Journal:
+    async def open(self, execution_id: str, *, overtaken: bool = False) -> Journal:
         """Return a journal that goes on from the log, as its owner.  Raises as `Ownership.claim` and `load`."""
         fence = self.fences.get(execution_id)
         if fence is None:
-            fence = self.fences[execution_id] = await self.ownership.claim(execution_id)
+            fence = self.fences[execution_id] = await self.ownership.claim(execution_id, overtaken=overtaken)
         return self._journal(await self.load(execution_id), fence)
 
     async def load(self, execution_id: str) -> Loaded:
@@ -231,7 +232,7 @@ class Driver:
             while True:
                 try:
                     if journal is None:
-                        journal = await self.open(execution_id)
+                        journal = await self.open(execution_id, overtaken=live.overtaken)
                     live.journal = journal
                     PLACE.set(journal.place())
                     if live.has_mail or "deadline" in journal.state:
@@ -242,6 +243,7 @@ class Driver:
                     if self.ownership.lease_ms is None or not _is_fenced(stopped):
                         raise
                     self.fences.pop(execution_id, None)
+                    live.overtaken, live.poked = not live.poked, False
                     live.has_mail, journal = True, None
                     continue
                 except RunLost as loss:
@@ -330,7 +332,8 @@ class Driver:
 
     async def _await_deadline(self, live: _Live, scope: trio.CancelScope, due_ms: int) -> None:
         with scope:
-            await self._clock.sleep_until(due_ms)
+            while self._clock.now_ms() < due_ms:  # more than once, if it was set back meanwhile
+                await self._clock.sleep_until(due_ms)
             live.deadline = None
             live.poked = True
             if live.journal is not None:
@@ -370,14 +373,13 @@ class Driver:
         if consumed:  # a duplicate, or a crash came between the resume and the removal
             await self._stores.mailbox.remove(execution_id, consumed)
         for delivery in pending:
-            if (delivery.on, delivery.correlation_key) in outstanding(gate) and delivery.delivery_id not in seen:
+            if self.is_for_gate(journal, delivery):
                 opened = opens(gate)
-                await self._pass(journal, delivery, events.EXECUTION_RESUMED if opened else events.GATE_DELIVERED)
-                await self._stores.mailbox.remove(execution_id, [delivery.delivery_id])
-                gate, seen = journal.state["gate"], journal.state["deliveries"]
+                await self.take(journal, delivery, events.EXECUTION_RESUMED if opened else events.GATE_DELIVERED)
+                gate = journal.state["gate"]
                 if opened or gate is None:
                     return True
-        due = gate["due"]
+        due = self.due_of(journal)
         if due is None or self._clock.now_ms() < due:
             if (soonest := next_due(journal.state, "suspended")) is not None:
                 self.watch_timer(execution_id, soonest)
@@ -390,6 +392,23 @@ class Driver:
         )
         await self._pass(journal, timer, events.EXECUTION_RESUMED)
         return True
+
+    def is_for_gate(self, journal: Journal, delivery: Delivery) -> bool:
+        """Is the delivery one that the open gate waits for, and that has passed none?"""
+        gate, seen = journal.state["gate"], journal.state["deliveries"]
+        assert gate is not None
+        return (delivery.on, delivery.correlation_key) in outstanding(gate) and delivery.delivery_id not in seen
+
+    async def take(self, journal: Journal, delivery: Delivery, type: str) -> None:
+        """Have a delivery in the log, and only then out of the mailbox."""
+        await self._pass(journal, delivery, type)
+        await self._stores.mailbox.remove(journal.execution_id, [delivery.delivery_id])
+
+    def due_of(self, journal: Journal) -> int | None:
+        """Return when time opens the gate: as it was fixed when the flow first came there (K-FLOW-6)."""
+        gate = journal.state["gate"]
+        assert gate is not None
+        return gate["due"]
 
     async def _pass(self, journal: Journal, delivery: Delivery, type: str) -> None:
         if type == events.EXECUTION_RESUMED:

@@ -58,26 +58,34 @@ class Ownership:
         assert self.stores.leases is not None
         return self.stores.leases
 
-    async def claim(self, execution_id: str) -> int:
-        """Become the owner and return the fence.  Raises `LeaseHeld`, `UnknownExecution`, `StoreUnavailable`."""
+    async def claim(self, execution_id: str, *, overtaken: bool = False) -> int:
+        """Become the owner and return the fence.  Raises `LeaseHeld`, `UnknownExecution`, `StoreUnavailable`.
+
+        Who was `overtaken` leaves the execution to whoever did it, parked or not.  Otherwise: 1. a timer is due on two
+        workers, 2. both claim, the second with the newer fence, 3. the first is refused, and claims again, 4. the
+        second is refused, and so on.
+        """
         if self.lease_ms is None:
             return await self.stores.events.claim(execution_id, str(self.owner))
         for _ in range(_ATTEMPTS):
             entry = await self.stores.events.entry(execution_id)
             if entry is None:
                 raise UnknownExecution(f"no execution {execution_id!r} in this store")
-            if await self.is_held(entry):
+            if await self.is_held(entry, parked_too=overtaken):
                 raise LeaseHeld(f"execution {execution_id!r} is driven by another worker")
             until_ms = self.clock.now_ms() + self.lease_ms
             try:
                 return await self._leases.acquire(execution_id, str(self.owner), until_ms=until_ms, after=entry.fence)
             except Fenced:
-                continue  # another worker was faster: look again
+                overtaken = True  # another worker was faster: look again
         raise LeaseHeld(f"execution {execution_id!r} was claimed by others {_ATTEMPTS} times in a row")
 
-    async def is_held(self, entry: CatalogueEntry) -> bool:
-        """Does another worker that is alive drive the execution?  One that is parked is nobody's."""
-        if self.lease_ms is None or entry.status != "running":
+    async def is_held(self, entry: CatalogueEntry, *, parked_too: bool = False) -> bool:
+        """Does another worker that is alive drive the execution?  One that is parked is nobody's.
+
+        With `parked_too`, until the newest lease has run out it is taken to be at work on that one as well.
+        """
+        if self.lease_ms is None or (entry.status != "running" and not parked_too):
             return False
         lease = await self._leases.lease(entry.execution_id)
         return (

@@ -15,12 +15,26 @@ from kernel.fold import FoldPass
 
 if TYPE_CHECKING:
     from kernel.context import Context
+    from kernel.driving import Driver
+    from kernel.leases import Ownership
 
 
 def _context() -> type[Context]:
     from kernel.context import Context
 
     return Context
+
+
+def _driver() -> type[Driver]:
+    from kernel.driving import Driver
+
+    return Driver
+
+
+def _ownership() -> type[Ownership]:
+    from kernel.leases import Ownership
+
+    return Ownership
 
 
 @attrs.frozen(kw_only=True)
@@ -30,3 +44,5 @@ class Parts:
     context: type[Context] = attrs.field(factory=_context)
     emit_rule: type[EmitRule] = EmitRule
     fold: type[FoldPass] = FoldPass
+    driver: type[Driver] = attrs.field(factory=_driver)
+    ownership: type[Ownership] = attrs.field(factory=_ownership)

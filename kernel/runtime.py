@@ -13,7 +13,7 @@ from kernel import cancelling, events
 from kernel.adapters.system import SystemChance, SystemClock
 from kernel.definitions import Effect, Flow
 from kernel.doubt import UNSAID, Unsaid, in_doubt, resolution_of, resolution_payload
-from kernel.driving import LOSSES_MAX, Driver
+from kernel.driving import LOSSES_MAX
 from kernel.errors import (
     AppendUnknown,
     ConcurrencyConflict,
@@ -24,6 +24,7 @@ from kernel.errors import (
     ExecutionMismatch,
     Fenced,
     InvalidId,
+    LeaseHeld,
     LogTruncated,
     NotEnded,
     NothingToResolve,
@@ -37,7 +38,7 @@ from kernel.gates import KERNEL_GATES
 from kernel.ids import check_id, check_text
 from kernel.journal import AppendIds, Journal, Observer, check_size, next_due
 from kernel.jsonform import Json, encode, fresh
-from kernel.leases import Owner, Ownership
+from kernel.leases import Owner
 from kernel.lifecycle import compact, read_log
 from kernel.log_ids import placed
 from kernel.parts import Parts
@@ -89,13 +90,13 @@ class Runtime:
         self._parts = parts or Parts()
         self._projections = projections
         self._payload_bytes_max = payload_bytes_max
-        self._ownership = Ownership(
+        self._ownership = self._parts.ownership(
             stores=stores,
             clock=self._clock,
             owner=Owner(incarnation=incarnation, worker=worker),
             lease_ms=None if lease_seconds is None else round(lease_seconds * 1000),
         )
-        self._driver = Driver(
+        self._driver = self._parts.driver(
             stores=stores,
             flows=flows,
             workers=workers,
@@ -391,7 +392,7 @@ class Runtime:
                 if journal.state["status"] == "blocked":
                     with placed(journal.place()):
                         await act(journal)
-            except (RunLost, Fenced):
+            except (RunLost, Fenced, LeaseHeld):
                 self._driver.fences.pop(execution_id, None)  # another operator was faster
                 continue
             if journal.state["status"] == "running":

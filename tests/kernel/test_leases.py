@@ -12,8 +12,10 @@ from kernel import ExecutionBlocked, ExecutionCancelled, flow, step
 from kernel.adapters.memory import MemoryStore
 from kernel.adapters.postgres import PostgresStore
 from kernel.adapters.sqlite import open_sqlite
-from kernel.conformance import ConformanceFailure
+from kernel.conformance import ConformanceFailure, chain
 from kernel.conformance_leases import LEASE_CHECKS
+from kernel.errors import LeaseHeld
+from kernel.leases import Owner, Ownership
 from kernel.ports import Stores
 
 LEASE = {"lease_seconds": 30}
@@ -238,6 +240,34 @@ def test_one_of_two_workers_fires_a_timer(world, held):
             return [event for event in await bench.log() if event[0] == "EXECUTION_RESUMED"]
 
     assert [("EXECUTION_RESUMED", "TIMER_FIRED")] == trio.run(story)
+
+
+def test_who_was_overtaken_leaves_a_parked_execution_to_who_did_it_until_that_lease_runs_out():
+    # K-RUN-3.  Otherwise two workers whose timers are due at once claim from each other for ever.
+    async def story():
+        stores, clock = MemoryStore().stores, ManualClock()
+        about = {"fence": 0, "flow_id": "f", "status": "suspended", "due_ms": 1}
+        await stores.events.append("x", 0, chain("x", 1), **about)
+        one, other = (
+            Ownership(stores=stores, clock=clock, owner=Owner(incarnation=name), lease_ms=30_000) for name in "ab"
+        )
+        assert (1, 2) == (await one.claim("x"), await other.claim("x"))  # parked is nobody's
+        with pytest.raises(LeaseHeld):
+            await one.claim("x", overtaken=True)
+        clock.ms += 30_000
+        return await one.claim("x", overtaken=True)
+
+    assert 3 == trio.run(story)
+
+
+class ManualClock:
+    ms = 0
+
+    def now_ms(self):
+        return self.ms
+
+    async def sleep_until(self, due_ms):
+        await trio.sleep_forever()
 
 
 def test_a_request_to_cancel_reaches_the_owner_by_way_of_another_worker(world, held):
