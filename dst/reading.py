@@ -101,8 +101,21 @@ def _known(kind: str, rest: list[object], event: Callable[[str], str]) -> str:
             return f"{execution}: the flow gets {what} {about}" + (f", WRONG: {form}" if form else "")
         case "performed", [service, operation, key, attempt]:
             return f"{service} does {operation} for {key}, attempt {attempt}"
-        case "claimed", [execution, str(owner), fence]:
-            return f"{execution}: claimed by {said_node(owner)}, fence {fence}"
+        case "claimed", [execution, str(owner), fence, *of]:
+            more = f", TAKEN from {said_node(str(of[0]))}" if of and of[0] else ""
+            return f"{execution}: claimed by {said_node(owner)}, fence {fence}{more}"
+        case "renewed", [execution, fence, late]:
+            return f"{execution}: lease with fence {fence} renewed" + (", after it had run out" if late else "")
+        case "stall", [str(name), str(at)]:
+            return f"{said_node(name)} STANDS STILL at: {point(at)}"
+        case "goes on", [str(name)]:
+            return f"{said_node(name)} goes on"
+        case "jumped", [name, int(by_ms)]:
+            return f"the clock of {name} is set {'forward' if by_ms > 0 else 'back'} by {abs(by_ms) // 1000} s"
+        case "told", [execution, text]:
+            return f"{execution}: a client is told that it has started, with {text}"
+        case "acknowledged", [execution, delivery, on, _]:
+            return f"{execution}: a client is told that delivery {delivery!r} on {on} is accepted"
         case "accepted", [execution, delivery, on, _, fresh]:
             return f"{execution}: delivery {delivery!r} on {on} is {'accepted' if fresh else 'known already'}"
         case "snapshot", [execution, sequence]:

@@ -44,6 +44,8 @@ def sentence(deviation: Deviation, node: str = "") -> str:
             return f"crash {who} after {act.after}{again}"
         case "hold":
             return f"hold {act.held}{again} until {happening(deviation.until)}"
+        case "stall":
+            return f"let {who} stand still before {act.before}{again}"
         case _:
             said = _other(kind, deviation.do, act)
             return f"{said}{again}" if said else _plain(deviation)
@@ -56,8 +58,8 @@ def sentences(deviations: Sequence[Deviation], records: Sequence[Record] = ()) -
 
 
 def crashes(records: Sequence[Record]) -> Mapping[str, str]:
-    """Return who crashed at which point."""
-    return {str(record[2]): str(record[1]) for record in records if record[0] == "crash" and len(record) > 2}
+    """Return who crashed, or stood still, at which point."""
+    return {str(record[2]): str(record[1]) for record in records if record[0] in ("crash", "stall") and len(record) > 2}
 
 
 def happening(point: str) -> str:
@@ -113,6 +115,10 @@ def _act(kind: str, rest: str) -> _Act | None:
                 f"{rest} is claimed",
                 f"the claim on {rest}",
             )
+        case "acquire" | "renew":
+            return _lease(kind, rest)
+        case "timer":
+            return _timer(rest)
         case "put":
             return _put(rest)
         case "remove":
@@ -195,9 +201,33 @@ def _remove(rest: str) -> _Act:
     )
 
 
+def _lease(kind: str, rest: str) -> _Act:
+    thing = f"the lease on {rest}"
+    past = f"{kind}d"
+    return _Act(
+        thing,
+        f"it {kind}s {thing}",
+        f"it {past} {thing}",
+        f"{thing} is {past}",
+        f"the {'acquisition' if kind == 'acquire' else 'renewal'} of {thing}",
+    )
+
+
+def _timer(rest: str) -> _Act | None:
+    worker, colon, task = rest.partition(":")
+    thing = f"the timer of '{task}' of {worker}"
+    return _Act(thing, f"{thing} goes", f"{thing} went", f"{thing} goes", thing) if colon else None
+
+
 def _other(kind: str, do: str, act: _Act) -> str:
     """Return what else can be done at a site of that kind, "" if nobody knows."""
     match kind, do:
+        case (("acquire" | "renew"), "refused"):
+            return f"refuse that {act.happens}"
+        case "timer", "late" | "early":
+            return f"let {act.thing} go {'a minute late' if do == 'late' else 'at half the time'}"
+        case "timer", "forward" | "back":
+            return f"set its worker's clock {do} by hours when {act.thing} is set"
         case (("append" | "emit"), "answer-lost"):
             return f"append {act.thing}, but lose the store's answer"
         case (("append" | "emit"), "refused"):

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, cast
 
 from dst.durable import faults, invariants
+from dst.durable.clock import EPOCH_MS
 from dst.durable.legacy import LEGACY_SCHEMA, write_legacy_log
 from dst.durable.operations import Act
-from dst.durable.scenario import EPOCH_MS, DurableScenario
+from dst.durable.scenario import DurableScenario
 from dst.faults import Fault, menu
 from dst.invariants import AnyInvariant
 from dst.simulation import Simulation

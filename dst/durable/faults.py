@@ -6,7 +6,7 @@ its own (`DurableScenario.interference`).  A scenario declares what it must see 
 
 from __future__ import annotations
 
-from dst.faults import CRASH_AFTER, CRASH_BEFORE, HOLDING, Fault
+from dst.faults import CRASH_AFTER, CRASH_BEFORE, HOLDING, STALLING, Fault
 
 APPEND_ANSWER_LOST = Fault(name="append-answer-lost")
 APPEND_REFUSED = Fault(name="append-refused")
@@ -36,6 +36,10 @@ DEPLOY = Fault(name="deploy", budget=1)
 NOTIFICATION_LOST = Fault(name="notification-lost")
 NOTIFICATION_DUPLICATED = Fault(name="notification-duplicated")
 NOTIFICATION_LATE = Fault(name="notification-late")
+LEASE_REFUSED = Fault(name="lease-refused")
+TIMER_LATE = Fault(name="timer-late")
+TIMER_EARLY = Fault(name="timer-early")
+CLOCK_JUMP = Fault(name="clock-jump")
 
 CRASHES = (CRASH_BEFORE, CRASH_AFTER)
 DELIVERIES = (DELIVERY_DUPLICATED, DELIVERY_REORDERED, DELIVERY_DELAYED)
@@ -48,6 +52,8 @@ SNAPSHOTS = (SNAPSHOT_REFUSED, SNAPSHOT_LOST, SNAPSHOT_LATE, SNAPSHOT_UNREADABLE
 LOSSES = (DELIVERY_LOST, WAKEUP_DROPPED)
 OPERATIONS = (COMPACTION, CANCEL, FORK, RECOVER_TWICE)
 NOTIFICATIONS = (NOTIFICATION_LOST, NOTIFICATION_DUPLICATED, NOTIFICATION_LATE)
+LEASES = (STALLING, LEASE_REFUSED)
+TIMES = (TIMER_LATE, TIMER_EARLY, CLOCK_JUMP)
 
 KINDS = (
     *CRASHES,
@@ -64,5 +70,7 @@ KINDS = (
     *OPERATIONS,
     DEPLOY,
     *NOTIFICATIONS,
+    *LEASES,
+    *TIMES,
 )
 """Every kind there is."""

@@ -456,21 +456,23 @@ class FoldConsistent(Invariant[bool]):
         return True
 
 
-class GateOnce(Invariant[frozenset[str]]):
-    """K-RUN-2."""
+class GateOnce(Invariant[tuple[frozenset[str], bool]]):
+    """K-RUN-2.  A cancellation passes the gate that a flow has come to without parking there."""
 
     name = "gate-once"
-    says = "one delivery passes one gate, and one accepted for an open gate passes it"
-    kinds = (events.EXECUTION_RESUMED, events.GATE_DELIVERED, "final")
-    initial = frozenset()
+    says = "one delivery passes one gate, which is open, and one accepted for an open gate passes it"
+    kinds = (events.EXECUTION_SUSPENDED, events.EXECUTION_RESUMED, events.GATE_DELIVERED, "final")
+    initial = (frozenset(), False)  # deliveries that have passed a gate, is one open
 
     def key(self, record: Record) -> Key:
         """Keyed by execution."""
         return record[1], (record[1],)
 
-    def advance(self, state: frozenset[str], record: Record) -> frozenset[str]:
-        """Each delivery id once."""
-        passed = state
+    def advance(self, state: tuple[frozenset[str], bool], record: Record) -> tuple[frozenset[str], bool]:
+        """Each delivery id once, through a gate that is there."""
+        passed, is_open = state
+        if record[0] == events.EXECUTION_SUSPENDED:
+            return passed, True
         if record[0] == "final":
             if record[5]:
                 raise Broken(f"parked on {record[4]} with {record[5]!r} accepted", "the gate is passed")
@@ -478,11 +480,13 @@ class GateOnce(Invariant[frozenset[str]]):
         delivery = _payload(record)["deliveryId"]
         if delivery in passed:
             raise Broken(f"delivery {delivery!r} passed a second gate", "one")
-        return passed | {delivery}
+        if not is_open and _payload(record)["on"] != events.CANCEL_REQUESTED:
+            raise Broken(f"delivery {delivery!r} passed, and no gate was open", "EXECUTION_SUSPENDED before it")
+        return passed | {delivery}, is_open and record[0] == events.GATE_DELIVERED
 
-    def could_fail(self, state: frozenset[str]) -> bool:
+    def could_fail(self, state: tuple[frozenset[str], bool]) -> bool:
         """A gate was passed."""
-        return bool(state)
+        return bool(state[0])
 
 
 class Converges(Invariant[bool]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import ClassVar, cast
 
 import trio
@@ -47,7 +47,9 @@ class Operations:
 
     sim: Simulation
     db: SimStore
-    worker: Node
+    worker: Node  # the first
+    nodes: Sequence[Node]
+    workers: ClassVar[Sequence[str]]
     versions: ClassVar[int]
     deployed: int
     _forks: int
@@ -59,8 +61,13 @@ class Operations:
         """
         return {}
 
-    async def ask(self, act: Callable[[Runtime], Awaitable[object]], name: str) -> None:
-        """Have a worker do something, and ask again if it says that its store is in trouble, and it was."""
+    async def ask(self, act: Callable[[Runtime], Awaitable[object]], name: str, worker: str | None = None) -> None:
+        """Have a worker do something: the one named, or the first; while it is down, the first that is up.
+
+        Asks again if it says that its store is in trouble, and it was.
+        """
+        first = self.worker if worker is None else self.nodes[self.workers.index(worker)]
+        others = [node for node in self.nodes if node is not first]
 
         async def call(incarnation: Incarnation) -> None:
             await act(cast(Runtime, incarnation.service))
@@ -68,7 +75,7 @@ class Operations:
         while True:
             troubles = self.db.troubles
             try:
-                await self.sim.request(self.worker, call, name)
+                await self.sim.request(first, call, name, others=others)
                 return
             except AppendUnknown:
                 self.db.trouble()  # what may have landed is nobody's until it is asked for again, or looked for
@@ -81,9 +88,9 @@ class Operations:
         """Have an execution's log compacted."""
         await self.ask(lambda runtime: runtime.compact(execution_id), f"compact {execution_id}")
 
-    async def cancel(self, execution_id: str, reason: str = "cancelled") -> None:
+    async def cancel(self, execution_id: str, reason: str = "cancelled", *, worker: str | None = None) -> None:
         """Ask for an execution to be cancelled."""
-        await self.ask(lambda runtime: runtime.cancel(execution_id, reason), f"cancel {execution_id}")
+        await self.ask(lambda runtime: runtime.cancel(execution_id, reason), f"cancel {execution_id}", worker)
 
     async def resolve(
         self,

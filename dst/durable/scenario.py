@@ -13,8 +13,10 @@ import trio
 from dst import trace
 from dst.durable import faults
 from dst.durable.behaviour import phase, visible
+from dst.durable.clock import SimClock
 from dst.durable.contents import SimContents
 from dst.durable.ends import End, check_folds, check_forks, end_of
+from dst.durable.leases import SimLeases, sweep
 from dst.durable.notifications import SimNotifications
 from dst.durable.observed import observed
 from dst.durable.operations import Operations
@@ -40,9 +42,6 @@ from kernel.projections import SURFACES, Projection
 from kernel.runtime import Runtime
 from kernel.saga import saga
 
-EPOCH_MS = 1_700_000_000_000
-"""The wall clock at the start of each simulation."""
-
 _LATE_SECONDS = 7.0
 _SWAP_SECONDS = 20.0  # a message kept back for the next one does not wait for ever
 _SWEEP_SECONDS = 15.0
@@ -64,26 +63,11 @@ class _OutsideSimulations(logging.Filter):
 logging.getLogger("kernel").addFilter(_OutsideSimulations())
 
 
-class SimClock:
-    """The kernel's clock over virtual time."""
-
-    def __init__(self, sim: Simulation) -> None:
-        self._scheduler = sim.scheduler
-
-    def now_ms(self) -> int:
-        """Return virtual milliseconds since the epoch."""
-        return EPOCH_MS + self._scheduler.now_ns // 1_000_000
-
-    async def sleep_until(self, due_ms: int) -> None:
-        """Sleep in virtual time."""
-        await trio.sleep_until((due_ms - EPOCH_MS) / 1000)
-
-
 class SimChance:
-    """The kernel's chance: a stream of its own for each incarnation."""
+    """The kernel's chance: a stream of its own for each incarnation of each worker."""
 
-    def __init__(self, incarnation: int) -> None:
-        self._draws = SplitMix64(derive(incarnation, 3))
+    def __init__(self, incarnation: int, worker: int = 0) -> None:
+        self._draws = SplitMix64(derive(incarnation, 3 + worker))
 
     def random(self) -> float:
         """Return a number in [0, 1)."""
@@ -96,7 +80,10 @@ class SimChance:
 
 
 class DurableScenario(Operations, Scenario):
-    """A story about executions.  Subclasses give `flows`, `world` and `drive`."""
+    """A story about executions.  Subclasses give `flows`, `world` and `drive`.
+
+    Several `workers` share the store and need `lease_seconds`; each looks for what others have left in a third of that.
+    """
 
     faults: ClassVar[Sequence[Fault]] = faults.ALL
     parts: ClassVar[Parts] = Parts()
@@ -109,6 +96,8 @@ class DurableScenario(Operations, Scenario):
         None  # above this, payloads are kept apart from the log; None: all are in it
     )
     versions: ClassVar[int] = 1  # of the flows; `deployed` is the one that workers have, from 1 on
+    workers: ClassVar[Sequence[str]] = ("worker",)
+    lease_seconds: ClassVar[float | None] = None
 
     def flows(self) -> Sequence[Flow]:
         """Return the flows the worker knows, of version `deployed`."""
@@ -134,54 +123,58 @@ class DurableScenario(Operations, Scenario):
         self._parts = attrs.evolve(self.parts, context=observed(self.parts.context))
         self._deliver_menu = menu(sim.faults, _DELIVER)
         self._swapped: list[trio.Event] = []
-        self.db_observers = (self._progressed,)
         self.deployed = 1
         self._forks = 0
         self._offer()
         self.db.on_trouble = self._sweep_later
-        self._sweeping: Incarnation | None = None  # has a sweep to come
-        self._incarnation: Incarnation | None = None
-        self.worker: Node = sim.add_node("worker", self._work)
+        self._sweeping: set[Incarnation] = set()  # those that have a sweep to come
+        self.leases = None if self.lease_seconds is None else SimLeases(self.db)
+        self.clocks = {name: SimClock(sim, name) for name in self.workers}
+        self.nodes: list[Node] = [sim.add_node(name, self._work) for name in self.workers]
+        self.worker = self.nodes[0]
 
     async def _work(self, incarnation: Incarnation) -> None:
-        self._incarnation = incarnation
         incarnation.recovering = incarnation.number > 1
         if incarnation.recovering:
             self._maybe_deploy()
+
+        def progressed(_event: Envelope) -> None:
+            incarnation.recovering = False
+
+        name = incarnation.node.name
         assert incarnation.nursery is not None
         runtime = self.runtime(
-            stores=self.stores,
+            stores=attrs.evolve(self.stores, leases=self.leases),
             flows=self.flows(),
             workers=incarnation.nursery,
             effects=self._effects,
-            clock=SimClock(self.sim),
-            chance=SimChance(incarnation.number),
+            clock=self.clocks[name],
+            chance=SimChance(incarnation.number, self.workers.index(name)),
             incarnation=incarnation.name,
             parts=self._parts,
             projections=self.projections,
-            observers=self.db_observers,
+            observers=(progressed,),
             snapshot_every=self.snapshot_every,
+            lease_seconds=self.lease_seconds,
         )
         await runtime.recover_all()
         incarnation.serve(runtime)
-
-    def _progressed(self, _event: Envelope) -> None:
-        if self._incarnation is not None:
-            self._incarnation.recovering = False
+        if self.lease_seconds is not None:
+            await sweep(self.db, runtime, self.clocks[name], self.lease_seconds / 3)
 
     def _sweep_later(self) -> None:
         """Have the worker look for orphans in a while; one that is down will do so when it comes up."""
-        incarnation = self._incarnation
-        if incarnation is None or incarnation is not incarnation.node.current or self._sweeping is incarnation:
+        incarnation = self.worker.current
+        if incarnation is None or incarnation in self._sweeping:
             return
-        self._sweeping = incarnation
+        self._sweeping.add(incarnation)
 
-        async def sweep() -> None:
+        async def look() -> None:
             await trio.sleep(_SWEEP_SECONDS)
-            self._sweeping = None
+            self._sweeping.discard(incarnation)
             await cast(Runtime, incarnation.service).recover_all()
 
-        incarnation.spawn(sweep)
+        incarnation.spawn(look)
 
     def heal(self, sim: Simulation) -> None:
         """Have the worker take up what it stopped driving, if there was reason to stop."""
@@ -205,16 +198,26 @@ class DurableScenario(Operations, Scenario):
 
     # ---- what a drive calls ------------------------------------------------------------------------------------------
 
-    async def start(self, flow: Flow | str, input: Json = None, *, execution_id: str) -> None:
+    async def start(
+        self, flow: Flow | str, input: Json = None, *, execution_id: str, worker: str | None = None
+    ) -> None:
         """Start an execution, as a client that asks again until it is answered."""
 
         async def call(runtime: Runtime) -> None:
             await runtime.start(flow, input, execution_id=execution_id)
 
-        await self.ask(call, f"start {execution_id}")
+        await self.ask(call, f"start {execution_id}", worker)
+        self.sim.note("told", execution_id, encode(input))
 
     async def deliver(
-        self, execution_id: str, on: str, payload: Json = None, *, delivery_id: str, correlation_key: str | None = None
+        self,
+        execution_id: str,
+        on: str,
+        payload: Json = None,
+        *,
+        delivery_id: str,
+        correlation_key: str | None = None,
+        worker: str | None = None,
     ) -> None:
         """Send a delivery, at a point `deliver:<on>:<execution>:<id>`; the network may be unkind."""
         copies = 0
@@ -227,7 +230,8 @@ class DurableScenario(Operations, Scenario):
 
             nonlocal copies
             copies += 1
-            await self.ask(call, f"send {execution_id} {delivery_id} copy {copies}")
+            await self.ask(call, f"send {execution_id} {delivery_id} copy {copies}", worker)
+            self.sim.note("acknowledged", execution_id, delivery_id, on, correlation_key)
 
         point, act = self.sim.enter(f"deliver:{on}:{execution_id}:{delivery_id}", self._deliver_menu)
         if act == "unannounced" and execution_id in self.db.rows:
@@ -283,18 +287,18 @@ class DurableScenario(Operations, Scenario):
             sim.note("final", execution_id, entry.status, end.status, end.gate, deliverable)
 
     def _deliverable(self, execution_id: str, end: End) -> str:
-        """Return the id of an accepted delivery that would pass the open gate, "" if there is none.
+        """Return the id of a delivery that would pass the open gate, "" if there is none.
 
-        A request to cancel passes any gate.
+        One that somebody was told is accepted counts, wherever it is now; a request to cancel passes any gate.
         """
         if not end.wanted:
             return ""
-        for delivery in self.db.mail.get(execution_id, {}).values():
-            if delivery.on == CANCEL_REQUESTED:
-                return delivery.delivery_id
-            if (delivery.on, delivery.correlation_key) in end.wanted and delivery.delivery_id not in end.passed:
-                return delivery.delivery_id
-        return "timer" if end.due_ms is not None and end.due_ms <= SimClock(self.sim).now_ms() else ""
+        for record in self.sim.records:
+            if record[0] in ("accepted", "acknowledged") and record[1] == execution_id:
+                delivery_id, on, correlation_key = record[2:5]
+                if on == CANCEL_REQUESTED or ((on, correlation_key) in end.wanted and delivery_id not in end.passed):
+                    return str(delivery_id)
+        return "timer" if end.due_ms is not None and end.due_ms <= self.db.now_ms() else ""
 
     def behaviour(self, sim: Simulation, cap: int) -> str:
         """Return the digest of all that can be seen of the durable world, each reader through its own view.
@@ -302,7 +306,7 @@ class DurableScenario(Operations, Scenario):
         The kernel sees a log through its fold.  Out are positions, times and hashes; attempt numbers count up to `cap`.
         """
         seen = [
-            [(e, self._seen(e, SimClock(sim).now_ms(), cap), self._phase(e)) for e in sorted(self.db.rows)],
+            [(e, self._seen(e, self.db.now_ms(), cap), self._phase(e)) for e in sorted(self.db.rows)],
             [(e, list(box)) for e, box in sorted(self.db.mail.items()) if box],
             [(s.name, s.visible()) for s in self.services],
             sorted((name, -1 if due is None else due - sim.scheduler.now_ns) for name, due in sim.errands.items()),

@@ -65,8 +65,15 @@ class Service:
             await landing.wait()
         return (operation, idempotency_key) in self.done
 
-    def effect(self, operation: str, answer: Answer, declines: Mapping[str, Decline] | None = None) -> Effect:
-        """Return an effect that asks this service for `operation`.
+    def effect(
+        self,
+        operation: str,
+        answer: Answer,
+        declines: Mapping[str, Decline] | None = None,
+        *,
+        seconds: float = 0.0,
+    ) -> Effect:
+        """Return an effect that asks this service for `operation`, which takes it so many virtual `seconds`.
 
         `declines` are answers of its own kind that a calm world may give: an option name, the fault it counts as, and
         the typed failure it raises.
@@ -77,7 +84,8 @@ class Service:
             options = _ALWAYS if context.deadline_seconds is None else _ALWAYS + _WITH_DEADLINE
             if (operation, context.idempotency_key) not in self._accepted:
                 options += own  # what it has taken on already it cannot decline
-            return await self._serve(operation, context, input, answer, declines or {}, menu(self.sim.faults, options))
+            choices = menu(self.sim.faults, options)
+            return await self._serve(operation, context, input, answer, declines or {}, choices, seconds)
 
         return call
 
@@ -89,6 +97,7 @@ class Service:
         answer: Answer,
         declines: Mapping[str, Decline],
         choices: Menu,
+        seconds: float,
     ) -> object:
         sim = self.sim
         point, act = sim.enter(f"effect:{context.idempotency_key}", choices)
@@ -113,7 +122,10 @@ class Service:
             sim.happened(point)
             with trio.CancelScope(shield=True):
                 await trio.sleep_forever()  # nothing is done, and whoever waits is never told: a zombie for ever
-        self._do(operation, context, input, answer)
+        if seconds:
+            await self._serve_late(seconds, operation, context, input, answer)
+        else:
+            self._do(operation, context, input, answer)
         sim.happened(point)
         if act == "crash-after":
             await sim.crash(point)

@@ -5,11 +5,14 @@ The same object also keeps what no store tells: the whole history, truncated or 
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, cast
 
 import trio
 
+from dst.durable.clock import EPOCH_MS, SimClock
 from dst.durable.faults import (
     APPEND_ANSWER_LOST,
     APPEND_REFUSED,
@@ -23,7 +26,8 @@ from dst.durable.faults import (
     STORE_REFUSED,
 )
 from dst.durable.snapshots import garbled, reordered
-from dst.faults import CRASH_AFTER, CRASH_BEFORE, HOLDING, Fault, Menu, Options, menu
+from dst.faults import CRASH_AFTER, CRASH_BEFORE, HOLD, HOLDING, STALL, STALLING, Fault, Menu, Options, menu
+from dst.scheduler import NODE
 from dst.simulation import Simulation
 from kernel.errors import (
     AppendUnknown,
@@ -33,13 +37,19 @@ from kernel.errors import (
     StoreUnavailable,
     UnknownExecution,
 )
-from kernel.events import KERNEL_TYPES, Envelope, StoredEvent
+from kernel.events import CANCEL_REQUESTED, KERNEL_TYPES, Envelope, StoredEvent
 from kernel.fold import FoldPass
+from kernel.gates import outstanding
 from kernel.jsonform import Json
 from kernel.ports import CatalogueEntry, Delivery, Status, StoredSnapshot, Stores
 from kernel.state import FlowState
 
-POINT: Options = (("crash-before", CRASH_BEFORE), ("crash-after", CRASH_AFTER), ("hold", HOLDING))
+POINT: Options = (
+    ("crash-before", CRASH_BEFORE),
+    ("crash-after", CRASH_AFTER),
+    (HOLD, HOLDING),
+    (STALL, STALLING),
+)
 _WRITE: Options = (*POINT, ("refused", STORE_REFUSED))
 _APPEND: Options = (*POINT, ("answer-lost", APPEND_ANSWER_LOST), ("refused", APPEND_REFUSED))
 _SAVE: Options = (*POINT, ("refused", SNAPSHOT_REFUSED))
@@ -64,6 +74,10 @@ LIVE, EXECUTING, UNSETTLED, LEGACY, INHERITED = "L", "E", "U", "O", "I"
 
 ABOUT = ("step", "decisionId", "on")
 """Which payload field says what a kernel fact is about."""
+
+
+LOOKS_MAX = 40
+"""How often a sweeping worker looks at a timer that is due and does not fire: it is watched by somebody, or broken."""
 
 
 class _Row(NamedTuple):
@@ -116,6 +130,8 @@ class SimStore:
         self.calls: dict[trio.lowlevel.Task, EmitCall] = {}
         self.emits: dict[tuple[str, int], EmitCall] = {}  # which call made an event
         self.runs: dict[str, int] = {}
+        self.changed: trio.Event | None = None  # set, once, when there may be something to take up
+        self.looks: dict[tuple[str | None, str], tuple[int, Status]] = {}  # a node's newest look at an execution
         self._folds: dict[str, FoldPass] = {}
         self.troubles = 0  # what has fired that can leave an execution idle, or a client with an error
         self.on_trouble: Callable[[], None] | None = None
@@ -188,6 +204,7 @@ class SimStore:
         self.rows[execution_id] = _Row(
             flow_id, status, batch[-1].sequence, due_ms, max(fence, self._fence(execution_id))
         )
+        self._tell()
         sim.happened(point)
         if self.on_change is not None:
             self.on_change(execution_id)
@@ -311,6 +328,8 @@ class SimStore:
     async def entry(self, execution_id: str) -> CatalogueEntry | None:
         """Return the catalogue entry, at a point `entry:<execution>` if stale reads are declared."""
         row = self.rows.get(execution_id)
+        if row is not None:
+            self.looks[NODE.get(), execution_id] = len(self.sim.records), row.status
         if self._look_menu is not None and await self._look(f"entry:{execution_id}", self._look_menu):
             row = self._older.get(execution_id)
         return None if row is None else row.entry(execution_id)
@@ -388,6 +407,7 @@ class SimStore:
         fresh = delivery.delivery_id not in box
         if fresh:
             box[delivery.delivery_id] = delivery
+            self._tell()
         self.sim.note("accepted", execution_id, delivery.delivery_id, delivery.on, delivery.correlation_key, fresh)
         await self.leave(point, act)
         return fresh
@@ -414,6 +434,43 @@ class SimStore:
     async def executions(self) -> Sequence[str]:
         """Return who has something pending."""
         return sorted(execution_id for execution_id, box in self.mail.items() if box)
+
+    # ---- several workers ---------------------------------------------------------------------------------------------
+
+    def now_ms(self) -> int:
+        """Return the true time, which no worker need have."""
+        return EPOCH_MS + self.sim.scheduler.now_ns // 1_000_000
+
+    def _tell(self) -> None:
+        if self.changed is not None:
+            self.changed.set()
+            self.changed = None
+
+    async def wait_for_work(self, clock: SimClock, looked: Counter[tuple[str, int]]) -> None:
+        """Return when there is something that a sweep could take up: what runs, and what a delivery or time resumes.
+
+        Whether time has come is for the sweeper's own `clock` to say; `looked` counts how often it has come already.
+        """
+        while not any(self._is_work(execution_id, clock.now_ms(), looked) for execution_id in self.rows):
+            if self.changed is None:
+                self.changed = trio.Event()
+            dues = [row.due_ms for row in self.rows.values() if row.due_ms is not None]
+            to_come = [due_ms for due_ms in dues if due_ms > clock.now_ms()]
+            with trio.CancelScope(deadline=clock.seconds(min(to_come)) if to_come else math.inf):
+                await self.changed.wait()
+
+    def _is_work(self, execution_id: str, now_ms: int, looked: Counter[tuple[str, int]]) -> bool:
+        row = self.rows[execution_id]
+        if row.status != "suspended":
+            return row.status == "running"
+        gate = self.folded(execution_id)["gate"]
+        wanted = {(CANCEL_REQUESTED, None)} | (set() if gate is None else outstanding(gate))
+        if any((d.on, d.correlation_key) in wanted for d in self.mail.get(execution_id, {}).values()):
+            return True
+        if row.due_ms is None or row.due_ms > now_ms:
+            return False
+        looked[execution_id, row.due_ms] += 1
+        return looked[execution_id, row.due_ms] <= LOOKS_MAX
 
     # ---- points ------------------------------------------------------------------------------------------------------
 
