@@ -203,7 +203,7 @@ def _remove(rest: str) -> _Act:
 
 def _lease(kind: str, rest: str) -> _Act:
     thing = f"the lease on {rest}"
-    past = f"{kind}d"
+    past = "acquired" if kind == "acquire" else "renewed"
     return _Act(
         thing,
         f"it {kind}s {thing}",

@@ -402,7 +402,10 @@ class Runtime:
             return
         raise ConcurrencyConflict(f"{execution_id!r} was taken by others {LOSSES_MAX} times in a row: ask again")
 
-    # ---- driving -----------------------------------------------------------------------------------------------------
+    @property
+    def driving(self) -> tuple[str, ...]:
+        """The ids of the executions that this process is driving now, in the order in which it began."""
+        return (*self._starting, *self._driver.live)
 
     async def wake(self, execution_id: str) -> None:
         """Have a parked execution see now whether its gate can be passed: by time, or a delivery of another process.

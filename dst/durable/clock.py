@@ -38,6 +38,7 @@ class SimClock:
         self._menu = menu(sim.faults, _TIMER)
         self._jumped = trio.Event()
         self.off_ms = 0
+        self.sleeping: dict[str, float] = {}  # tasks of the worker's present life, and when they will wake
 
     def now_ms(self) -> int:
         """Return milliseconds since the epoch, as this clock has them."""
@@ -49,10 +50,11 @@ class SimClock:
 
     async def sleep_until(self, due_ms: int) -> None:
         """Sleep until this clock says so.  An early timer goes when half of the time has passed."""
+        name = trio.lowlevel.current_task().name
         if len(self._menu.options) == 1:
-            await self._sleep(due_ms)
+            await self._sleep(name, due_ms)
             return
-        point, act = self._sim.enter(f"timer:{self._worker}:{trio.lowlevel.current_task().name}", self._menu)
+        point, act = self._sim.enter(f"timer:{self._worker}:{name}", self._menu)
         if act or self._sim.crowded():
             await self._sim.approach(point, act)
         if act == "late":
@@ -61,15 +63,20 @@ class SimClock:
             due_ms -= max(0, due_ms - self.now_ms()) // 2
         elif act:
             self._jump(JUMP_MS if act == "forward" else -JUMP_MS)
-        await self._sleep(due_ms)
+        await self._sleep(name, due_ms)
         self._sim.happened(point)
 
-    async def _sleep(self, due_ms: int) -> None:
-        while True:
-            with trio.CancelScope(deadline=self.seconds(due_ms)):
-                await self._jumped.wait()
-                continue
-            return
+    async def _sleep(self, name: str, due_ms: int) -> None:
+        sleeping = self.sleeping
+        try:
+            while True:
+                sleeping[name] = self.seconds(due_ms)
+                with trio.CancelScope(deadline=sleeping[name]):
+                    await self._jumped.wait()
+                    continue
+                return
+        finally:
+            sleeping.pop(name, None)
 
     def _jump(self, by_ms: int) -> None:
         self.off_ms += by_ms

@@ -16,7 +16,7 @@ from dst.durable.behaviour import phase, visible
 from dst.durable.clock import SimClock
 from dst.durable.contents import SimContents
 from dst.durable.ends import End, check_folds, check_forks, end_of
-from dst.durable.leases import SimLeases, sweep
+from dst.durable.leases import SimLeases, survivors, sweep
 from dst.durable.notifications import SimNotifications
 from dst.durable.observed import observed
 from dst.durable.operations import Operations
@@ -142,6 +142,7 @@ class DurableScenario(Operations, Scenario):
             incarnation.recovering = False
 
         name = incarnation.node.name
+        self.clocks[name].sleeping = {}
         assert incarnation.nursery is not None
         runtime = self.runtime(
             stores=attrs.evolve(self.stores, leases=self.leases),
@@ -313,6 +314,8 @@ class DurableScenario(Operations, Scenario):
             sim.answered,
             self.deployed,
         ]
+        if self.leases is not None:
+            seen += [self.leases.visible(self.nodes), survivors(sim, self.nodes, self.clocks)]
         return trace.digest([("behaviour", json.dumps(seen))])
 
     def _seen(self, execution_id: str, now_ms: int, cap: int) -> str:

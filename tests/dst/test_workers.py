@@ -14,11 +14,12 @@ from dst.durable.clock import EPOCH_MS, JUMP_MS, LATE_MS, SimClock
 from dst.durable.leases import SimLeases
 from dst.durable.scenario import DurableScenario
 from dst.durable.stores import SimStore
-from dst.faults import CRASH_AFTER, STALLING
+from dst.faults import CRASH_AFTER, CRASH_BEFORE, STALLING
 from dst.run import RunResult, host
 from dst.scenario import Scenario
 from dst.schedule import Deviation
-from dst.simulation import STALL_SECONDS
+from dst.simulation import STALL_SECONDS, Moment
+from dst.strategies.explore import explore
 from dst.verdict import Ending
 from kernel import flow, step
 from kernel.conformance_leases import LEASE_CHECKS
@@ -218,3 +219,42 @@ def test_a_clock_is_off_for_all_lives_of_its_worker_and_for_nobody_else():
 
 def test_a_stall_is_longer_than_the_leases_it_is_to_outlast():
     assert STALL_SECONDS > Holes.lease_seconds
+
+
+# ---- exploring -------------------------------------------------------------------------------------------------------
+
+
+class Empty(Holes):
+    """A start, and an end."""
+
+    faults = (CRASH_BEFORE, CRASH_AFTER)
+
+    def flows(self):
+        @flow(id="hole")
+        async def nothing(ctx, _input):
+            return None
+
+        return [nothing]
+
+    async def drive(self, sim):
+        await self.start("hole", execution_id="hole-1")
+
+
+@pytest.mark.slow
+def test_the_crash_schedules_of_two_workers_close_on_a_small_flow():
+    report = host(lambda h: explore(h, Empty))
+    assert (True, [], []) == (report.closed, report.found, report.spurious)
+
+
+def test_what_can_be_seen_of_the_world_includes_leases_and_idle_workers():
+    seen: list[str] = []
+
+    def spy(scenario, sim, point, menu, moment):
+        if point.startswith("renew:") and moment is Moment.AFTER:
+            seen.append(scenario.behaviour(sim, 1))
+
+    class Digs(Holes):
+        faults = (CRASH_BEFORE, CRASH_AFTER)
+
+    host(lambda h: h.run(Digs, Calm(), spy=spy))
+    assert len(seen) == len(set(seen)) >= 4  # the request under way is nearer to its end each time
