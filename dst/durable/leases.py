@@ -1,4 +1,4 @@
-"""The simulated `Leases` port, and what workers that share a store do now and then.
+"""The simulated `Leases` port.
 
 Each acquisition and renewal is a point.  Whether an acquisition takes from a worker what it is still driving is noted
 here, where both the leases and what the taker has seen of them are known.
@@ -6,23 +6,17 @@ here, where both the leases and what the taker has seen of them are known.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import cast
+from collections.abc import Sequence
 
-import trio
-
-from dst.durable.clock import SimClock
 from dst.durable.faults import LEASE_REFUSED
 from dst.durable.stores import SimStore
+from dst.durable.workers import living
 from dst.faults import CRASH_AFTER, CRASH_BEFORE, HOLD, HOLDING, STALL, STALLING, Options, menu
-from dst.node import Incarnation, Node
+from dst.node import Node
 from dst.scheduler import NODE
-from dst.simulation import Simulation
 from kernel.errors import Fenced, StoreUnavailable, UnknownExecution
 from kernel.events import EXECUTION_BLOCKED, EXECUTION_SUSPENDED, TERMINAL_TYPES
 from kernel.ports import Lease
-from kernel.runtime import Runtime
 
 _LEASE: Options = (
     ("crash-before", CRASH_BEFORE),
@@ -91,7 +85,7 @@ class SimLeases:
 
     def visible(self, nodes: Sequence[Node]) -> list[tuple[str, str, int]]:
         """Return who drives what runs, "" if they do not outlive a crash here, and how long their lease lasts."""
-        alive = {name: incarnation.node.name for name, incarnation in _living(nodes).items()}
+        alive = {name: incarnation.node.name for name, incarnation in living(nodes).items()}
         return [
             (execution_id, alive.get(lease.owner.rpartition("@")[2], ""), max(self._left_ms(lease), 0))
             for execution_id, lease in sorted(self.held.items())
@@ -122,42 +116,3 @@ class SimLeases:
 
     def _left_ms(self, lease: Lease) -> int:
         return lease.until_ms - self._db.now_ms()
-
-
-async def sweep(db: SimStore, runtime: Runtime, clock: SimClock, every_seconds: float) -> None:
-    """Take up what others have left, now and then, as every worker with leases must.
-
-    A program does so for ever.  Here it waits while there is nothing to take up, so that a run comes to rest.
-    """
-    looked: Counter[tuple[str, int]] = Counter()
-    while True:
-        await db.wait_for_work(clock, looked)
-        clock.sleeping["sweep"] = trio.current_time() + every_seconds
-        await trio.sleep(every_seconds)
-        del clock.sleeping["sweep"]
-        await runtime.recover_all()
-
-
-def survivors(sim: Simulation, nodes: Sequence[Node], clocks: Mapping[str, SimClock]) -> list[object]:
-    """Return what is left in the memory of workers if the one that is running dies here, and how wrong clocks are.
-
-    An idle worker is its timers and its next sweep.  What one that drives an execution has in mind nobody can see: its
-    way here stands for it, so that no two such states are taken for one.
-    """
-    seen: list[object] = [(name, clock.off_ms) for name, clock in sorted(clocks.items())]
-    now = sim.scheduler.now_ns / 1e9
-    for name, incarnation in sorted(_living(nodes).items()):
-        worker = incarnation.node.name
-        timers = sorted((task, round((due - now) * 1000)) for task, due in clocks[worker].sleeping.items())
-        runtime = cast("Runtime | None", incarnation.service)
-        if runtime is None or runtime.driving:
-            seen.append((name, len(sim.records), [(d.at, d.do, d.until) for d in sim.deviations]))
-        else:
-            seen.append((worker, timers))
-    return seen
-
-
-def _living(nodes: Sequence[Node]) -> dict[str, Incarnation]:
-    """Return the incarnations that live on, by name."""
-    living = [node.current for node in nodes if node.current is not None and node.current.name != NODE.get()]
-    return {incarnation.name: incarnation for incarnation in living}

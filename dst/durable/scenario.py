@@ -16,12 +16,13 @@ from dst.durable.behaviour import phase, visible
 from dst.durable.clock import SimClock
 from dst.durable.contents import SimContents
 from dst.durable.ends import End, check_folds, check_forks, end_of
-from dst.durable.leases import SimLeases, survivors, sweep
+from dst.durable.leases import SimLeases
 from dst.durable.notifications import SimNotifications
 from dst.durable.observed import observed
 from dst.durable.operations import Operations
 from dst.durable.services import Service
 from dst.durable.stores import ABOUT, SimStore, origin_of
+from dst.durable.workers import survivors, sweep
 from dst.faults import Fault, Options, menu
 from dst.node import Incarnation, Node
 from dst.prng import SplitMix64, derive

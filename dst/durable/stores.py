@@ -5,14 +5,12 @@ The same object also keeps what no store tells: the whole history, truncated or 
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, cast
 
 import trio
 
-from dst.durable.clock import EPOCH_MS, SimClock
+from dst.durable.clock import EPOCH_MS
 from dst.durable.faults import (
     APPEND_ANSWER_LOST,
     APPEND_REFUSED,
@@ -37,9 +35,8 @@ from kernel.errors import (
     StoreUnavailable,
     UnknownExecution,
 )
-from kernel.events import CANCEL_REQUESTED, KERNEL_TYPES, Envelope, StoredEvent
+from kernel.events import KERNEL_TYPES, Envelope, StoredEvent
 from kernel.fold import FoldPass
-from kernel.gates import outstanding
 from kernel.jsonform import Json
 from kernel.ports import CatalogueEntry, Delivery, Status, StoredSnapshot, Stores
 from kernel.state import FlowState
@@ -74,10 +71,6 @@ LIVE, EXECUTING, UNSETTLED, LEGACY, INHERITED = "L", "E", "U", "O", "I"
 
 ABOUT = ("step", "decisionId", "on")
 """Which payload field says what a kernel fact is about."""
-
-
-LOOKS_MAX = 40
-"""How often a sweeping worker looks at a timer that is due and does not fire: it is watched by somebody, or broken."""
 
 
 class _Row(NamedTuple):
@@ -130,7 +123,7 @@ class SimStore:
         self.calls: dict[trio.lowlevel.Task, EmitCall] = {}
         self.emits: dict[tuple[str, int], EmitCall] = {}  # which call made an event
         self.runs: dict[str, int] = {}
-        self.changed: trio.Event | None = None  # set, once, when there may be something to take up
+        self.changed: trio.Event | None = None  # set, once, at the next change that a sweep may have waited for
         self.looks: dict[tuple[str | None, str], tuple[int, Status]] = {}  # a node's newest look at an execution
         self._folds: dict[str, FoldPass] = {}
         self.troubles = 0  # what has fired that can leave an execution idle, or a client with an error
@@ -445,32 +438,6 @@ class SimStore:
         if self.changed is not None:
             self.changed.set()
             self.changed = None
-
-    async def wait_for_work(self, clock: SimClock, looked: Counter[tuple[str, int]]) -> None:
-        """Return when there is something that a sweep could take up: what runs, and what a delivery or time resumes.
-
-        Whether time has come is for the sweeper's own `clock` to say; `looked` counts how often it has come already.
-        """
-        while not any(self._is_work(execution_id, clock.now_ms(), looked) for execution_id in self.rows):
-            if self.changed is None:
-                self.changed = trio.Event()
-            dues = [row.due_ms for row in self.rows.values() if row.due_ms is not None]
-            to_come = [due_ms for due_ms in dues if due_ms > clock.now_ms()]
-            with trio.CancelScope(deadline=clock.seconds(min(to_come)) if to_come else math.inf):
-                await self.changed.wait()
-
-    def _is_work(self, execution_id: str, now_ms: int, looked: Counter[tuple[str, int]]) -> bool:
-        row = self.rows[execution_id]
-        if row.status != "suspended":
-            return row.status == "running"
-        gate = self.folded(execution_id)["gate"]
-        wanted = {(CANCEL_REQUESTED, None)} | (set() if gate is None else outstanding(gate))
-        if any((d.on, d.correlation_key) in wanted for d in self.mail.get(execution_id, {}).values()):
-            return True
-        if row.due_ms is None or row.due_ms > now_ms:
-            return False
-        looked[execution_id, row.due_ms] += 1
-        return looked[execution_id, row.due_ms] <= LOOKS_MAX
 
     # ---- points ------------------------------------------------------------------------------------------------------
 
