@@ -62,7 +62,7 @@ class LeaseRespected(Invariant[bool]):
 
     def advance(self, state: bool, record: Record) -> bool:
         """The harness knows what the taker had seen."""
-        if len(record) > 4 and record[4]:
+        if record[4]:
             raise Broken(f"{record[2]} took it from {record[4]}, whose lease had not run out", "it is left alone")
         return True
 

@@ -314,7 +314,7 @@ class SimStore:
             raise UnknownExecution(f"no execution {execution_id!r} in this store")
         fence = row.fence + 1
         self.rows[execution_id] = row._replace(fence=fence)
-        self.sim.note("claimed", execution_id, owner, fence)
+        self.sim.note("claimed", execution_id, owner, fence, "")
         await self.leave(point, act)
         return fence
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import attrs
 import pytest
 
+from dst.durable import fencing
 from dst.durable.invariants import ALL, CompensatorOnce, ParkedRests, RollbackFinished, SegmentStable
+from dst.durable.timing import TimerOnTime
 from dst.invariants import Broken, Invariant, Judge, Judgement
 from dst.trace import Record
 from dst.verdict import Verdict
@@ -72,12 +74,26 @@ class Log:
     def begins_anew(self) -> Log:
         return self.has("EXECUTION_CONTINUED", input=None)
 
+    def claimed(self, owner: str, taken_from: str = "") -> Log:
+        return self.note("claimed", owner, 1, taken_from)
+
     def final(self, row: str = "completed", end: str = "completed", gate: str = "", deliverable: str = "") -> Log:
         return self.note("final", row, end, gate, deliverable)
 
 
 def started() -> Log:
     return Log().has("EXECUTION_STARTED")
+
+
+def passed(log: Log, delivery: str) -> Log:
+    """A gate, passed with a delivery."""
+    log.has("EXECUTION_SUSPENDED", on="message", due=None)
+    return log.has("EXECUTION_RESUMED", deliveryId=delivery, on="message")
+
+
+def fired(log: Log, due: int) -> Log:
+    """A gate, passed by its timer at 0."""
+    return log.has("EXECUTION_SUSPENDED", on="TIMER", due=due).has("EXECUTION_RESUMED", on="TIMER_FIRED")
 
 
 def rolling_back() -> Log:
@@ -163,8 +179,12 @@ TRIPS = {  # invariant: traces of which each breaks it once
         started().final(row="running", end="completed"),
     ),
     "gate-once": (
-        started().has("EXECUTION_RESUMED", deliveryId="d1").has("EXECUTION_RESUMED", deliveryId="d1"),
-        started().has("GATE_DELIVERED", deliveryId="d1").has("EXECUTION_RESUMED", deliveryId="d1"),
+        passed(passed(started(), "d1"), "d1"),
+        passed(
+            started().has("EXECUTION_SUSPENDED", on="message").has("GATE_DELIVERED", deliveryId="d1", on="message"),
+            "d1",
+        ),
+        started().has("EXECUTION_RESUMED", deliveryId="d1", on="message"),
         started().final("suspended", "suspended", "message/", "d2"),
     ),
     "converges": (
@@ -177,6 +197,17 @@ TRIPS = {  # invariant: traces of which each breaks it once
         started().has("EXECUTION_SUSPENDED", on="go").has("EXECUTION_SUSPENDED", on="go"),
     ),
     "segment-stable": (started().call("/0.1@f:1#1").call("/0.1@f:1#1", segment=1),),
+    "one-author": (started().claimed("v").step("STARTED", "a"),),
+    "lease-respected": (started().claimed("w").claimed("v", taken_from="w"),),
+    "start-once": (
+        Log().has("EXECUTION_STARTED", input=1).has("EXECUTION_STARTED", input=1),
+        Log().has("EXECUTION_STARTED", input=1).note("told", "2"),
+    ),
+    "timer-on-time": (
+        fired(started(), due=1),  # early: all happens at 0
+        fired(started(), due=-86_400_000),
+        started().has("EXECUTION_RESUMED", on="TIMER_FIRED"),
+    ),
 }
 PASSES = {  # invariant: near misses
     "no-emit-lost": (
@@ -259,8 +290,13 @@ PASSES = {  # invariant: near misses
         started().note("snapshot", 4, "").note("truncated", 4, ""),
     ),
     "gate-once": (
-        started().has("EXECUTION_RESUMED", deliveryId="d1").has("EXECUTION_RESUMED", deliveryId="d2").final(),
-        started().has("GATE_DELIVERED", deliveryId="d1").has("EXECUTION_RESUMED", deliveryId="d2").final(),
+        passed(passed(started(), "d1"), "d2").final(),
+        started()
+        .has("EXECUTION_SUSPENDED", on="message")
+        .has("GATE_DELIVERED", deliveryId="d1", on="message")
+        .has("EXECUTION_RESUMED", deliveryId="d2", on="message")
+        .final(),
+        started().has("EXECUTION_RESUMED", deliveryId="cancel:0", on="CANCEL_REQUESTED"),  # it never parked there
         started().final("suspended", "suspended", "message/"),
     ),
     "converges": (
@@ -277,8 +313,12 @@ PASSES = {  # invariant: near misses
         started().call("/0.1@f:1#1").call("/0.1@f:1#1"),
         started().call("@f:1#1").call("@f:1#1", segment=1),  # in the flow's own task, a loop around a gate
     ),
+    "one-author": (started().claimed("v").claimed("w").step("STARTED", "a"), started().step("STARTED", "a")),
+    "lease-respected": (started().claimed("w").claimed("v"),),
+    "start-once": (Log().has("EXECUTION_STARTED", input=1).note("told", "1").note("told", "1"),),
+    "timer-on-time": (fired(started(), due=0), fired(started(), due=-60_000)),
 }
-EVERY = (*ALL, ParkedRests(), SegmentStable())
+EVERY = (*ALL, ParkedRests(), SegmentStable(), *fencing.ALL, TimerOnTime())
 BY_NAME = {invariant.name: invariant for invariant in EVERY}
 
 
