@@ -85,6 +85,11 @@ def started() -> Log:
     return Log().has("EXECUTION_STARTED")
 
 
+def opened() -> Log:
+    """A gate that is open."""
+    return started().has("EXECUTION_SUSPENDED", on="message", due=None)
+
+
 def passed(log: Log, delivery: str) -> Log:
     """A gate, passed with a delivery."""
     log.has("EXECUTION_SUSPENDED", on="message", due=None)
