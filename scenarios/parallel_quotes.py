@@ -61,6 +61,7 @@ class ParallelQuotes(DurableScenario):
 
     async def _ask(self, ctx: Context, supplier: str, wanted: Json) -> Json:
         """One branch: what its supplier comes to counts once, whichever way."""
+        await ctx.stream({"asking": supplier})
         try:
             offer = await ctx.run(self._question(ctx, supplier), wanted)
         except Exception:  # no answer: the buyer can do without
