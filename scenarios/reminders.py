@@ -70,7 +70,8 @@ class Reminders(DurableScenario):
         faults.STEP_TIMEOUT,
     )
     invariants: ClassVar[Sequence[AnyInvariant]] = (
-        *(i for i in invariants.ALL if i.name not in ("compensator-once", "rollback-finished")),
+        *invariants.DURABLE,
+        *invariants.GATES,
         *fencing.ALL,
         TimerOnTime(),
         ReminderEarned(),

@@ -28,10 +28,7 @@ class RollingDeploy(DurableScenario):
     name = "rolling_deploy"
     story = "the worker comes back with newer code: an emit behind a new step, and one moved past a gate"
     faults: ClassVar[Sequence[Fault]] = (*faults.CRASHES, HOLDING, faults.APPEND_ANSWER_LOST)
-    invariants: ClassVar[Sequence[AnyInvariant]] = (
-        *(i for i in invariants.ALL if i.name not in ("compensator-once", "rollback-finished")),
-        invariants.ParkedRests(),
-    )
+    invariants: ClassVar[Sequence[AnyInvariant]] = (*invariants.DURABLE, *invariants.GATES)
     marks: ClassVar[Sequence[str]] = ("begun by the old code and finished by the new", "only the old code")
 
     def flows(self) -> Sequence[Flow]:

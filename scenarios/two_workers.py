@@ -36,10 +36,7 @@ class TwoWorkers(DurableScenario):
         faults.EFFECT_REFUSED,
         faults.EFFECT_ANSWER_LOST,
     )
-    invariants: ClassVar[Sequence[AnyInvariant]] = (
-        *(i for i in invariants.ALL if i.name not in ("compensator-once", "rollback-finished", "gate-once")),
-        *fencing.ALL,
-    )
+    invariants: ClassVar[Sequence[AnyInvariant]] = (*invariants.DURABLE, *fencing.ALL)
     marks: ClassVar[Sequence[str]] = (
         "exported",
         "the upload failed",

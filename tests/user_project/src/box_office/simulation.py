@@ -39,10 +39,7 @@ class Booking(DurableScenario):
         faults.EFFECT_ANSWER_LOST,
         CARD_DECLINED,
     )
-    invariants = (
-        *(i for i in invariants.ALL if i.name not in ("compensator-once", "rollback-finished", "gate-once")),
-        NoSeatIsLost(),
-    )
+    invariants = (*invariants.DURABLE, NoSeatIsLost())
     marks = ("booked", "declined")
 
     def flows(self):
