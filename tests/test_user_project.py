@@ -23,7 +23,7 @@ PROJECT = ROOT / "tests" / "user_project"
 WAYS = {
     "command": ("dst", "fuzz", "--seed", "1", "-n", "300"),
     "plugin": ("python", "-m", "pytest", "-k", "campaign", "--dst-seed", "1"),
-    "property": ("python", "-m", "pytest", "-k", "property"),
+    "property": ("python", "-m", "pytest", "-k", "property", "--hypothesis-seed", "1"),
 }
 
 

@@ -17,7 +17,7 @@ def test_every_crash():
     check(Booking, strategy="explore")
 
 
-@settings(SIMULATING)
+@settings(SIMULATING, max_examples=300)
 @given(schedule=schedules(Booking))
 def test_a_property(schedule):
     run(Booking, schedule).check()
