@@ -47,5 +47,5 @@ def tries_made(entry: StepEntry | None) -> int:
 
 
 def next_try(policy: RetryPolicy, entry: StepEntry | None) -> int:
-    """Return the number of the next try.  One that a crash has cut off does not count: the last is made again."""
+    """Return the number of the next try.  One that a crash has cut off counts, but for the last: that is made again."""
     return min(tries_made(entry) + 1, policy.attempts)

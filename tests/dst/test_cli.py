@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dst.schedule import Deviation, Schedule
+from scenarios.catalogue import SCENARIOS
 
 STEADY, FORGETFUL = "toy_scenarios:Steady", "toy_scenarios:Forgetful"
 
@@ -178,8 +179,7 @@ REFUSALS = [
     (["fuz"], "no command 'fuz': did you mean 'fuzz'?"),
     (
         ["fuzz", "ordr_saga"],
-        "no scenario 'ordr_saga': did you mean 'order_saga'?\nknown: chat_session, leader_lease, order_saga, "
-        "parallel_quotes, payout, rolling_deploy",
+        f"no scenario 'ordr_saga': did you mean 'order_saga'?\nknown: {', '.join(sorted(SCENARIOS))}",
     ),
     (["fuzz", "--mutant", "emit-ordnal"], "no mutant 'emit-ordnal': did you mean 'emit-ordinal'?"),
     (["fuzz", "--faults", "crash-aftr"], "no fault 'crash-aftr': did you mean 'crash-after'?"),
