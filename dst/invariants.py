@@ -20,12 +20,17 @@ Key = tuple[Hashable, Hashable | None] | None
 
 
 class Broken(Exception):
-    """Raised by `advance` and `at_end`: the invariant does not hold."""
+    """Raised by `advance` and `at_end`: the invariant does not hold.
 
-    def __init__(self, seen: str, wanted: str) -> None:
+    One that judges at records of several kinds, whatever the cause, names them together as its `place`: two failures
+    are not told apart by where it looked.
+    """
+
+    def __init__(self, seen: str, wanted: str, place: str = "") -> None:
         super().__init__(f"{seen}; wanted {wanted}")
         self.seen = seen
         self.wanted = wanted
+        self.place = place
 
 
 class Invariant(Generic[S]):
@@ -178,5 +183,12 @@ class _Row:
         self._broken.add(instance)
         key = "/".join(str(part) for part in instance) if isinstance(instance, tuple) else str(instance)
         self.violations.append(
-            Violation(invariant=self.invariant.name, key=key, seen=broken.seen, wanted=broken.wanted, at=at)
+            Violation(
+                invariant=self.invariant.name,
+                key=key,
+                seen=broken.seen,
+                wanted=broken.wanted,
+                at=at,
+                place=broken.place,
+            )
         )

@@ -31,7 +31,7 @@ class Signature:
     mutant: str | None
     invariant: str
     key: str  # the instance, numbers left out
-    place: str  # kind of the record at which it showed
+    place: str  # kind of the record at which it showed, or what its invariant says of where it looks
 
     @property
     def text(self) -> str:
@@ -78,7 +78,7 @@ def signature_of(result: RunResult, mutant: str | None, violation: Violation) ->
         mutant=mutant,
         invariant=violation.invariant,
         key=_NUMBER.sub("N", violation.key),
-        place=_place(result.records, violation.at),
+        place=violation.place or _place(result.records, violation.at),
     )
 
 

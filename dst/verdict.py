@@ -34,3 +34,4 @@ class Violation:
     seen: str
     wanted: str
     at: int  # index of the record, the trace's length if it shows only at the end
+    place: str = ""  # what it is found at, if that is more than one kind of record; "" for the kind at `at`

@@ -34,7 +34,7 @@ async def _to_its_gate(stores: Stores, flow: Flow, execution_id: str, input: Jso
 async def _through_it(stores: Stores, flow: Flow, execution_id: str, payload: Json) -> Json:
     """Open the gate in another runtime, and return the result."""
     async with open_runtime(stores=stores, flows=[flow]) as runtime:
-        await runtime.deliver(execution_id, "GO", payload, correlation_key="", delivery_id="")
+        await runtime.deliver(execution_id, "GO", payload, correlation_key="", delivery_id="0")
         return await runtime.wait_result(execution_id)
 
 

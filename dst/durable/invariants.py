@@ -63,6 +63,7 @@ class NoEmitLost(Invariant[tuple[frozenset[str], int]]):
                 f"{len(acked)} emits of this content were acknowledged ({', '.join(sorted(acked))}), "
                 f"the log holds {count}",
                 "an event for each",
+                place="a gate or an end",
             )
         return self.initial if record[0] == events.EXECUTION_CONTINUED else state
 
