@@ -31,6 +31,7 @@ class TwoWorkers(DurableScenario):
         *faults.CRASHES,
         HOLDING,
         faults.APPEND_ANSWER_LOST,
+        *faults.READS,
         *faults.LEASES,
         faults.TIMER_LATE,
         faults.EFFECT_REFUSED,

@@ -51,7 +51,7 @@ class SimLeases:
         if row.fence != after:
             raise Fenced(f"{execution_id!r}: asked after fence {after}, the newest is {row.fence}")
         fence = after + 1
-        self._sim.note("claimed", execution_id, owner, fence, self._taken_from(execution_id))
+        self._sim.note("claimed", execution_id, owner, fence, self._taken_from(execution_id, owner))
         self._db.rows[execution_id] = row._replace(fence=fence)
         self.held[execution_id] = Lease(owner=owner, until_ms=until_ms, fence=fence)
         await self._leave(point, act)
@@ -94,7 +94,7 @@ class SimLeases:
 
     # ---- who may take what -------------------------------------------------------------------------------------------
 
-    def _taken_from(self, execution_id: str) -> str:
+    def _taken_from(self, execution_id: str, owner: str) -> str:
         """Return whom an acquisition now takes a live execution from, as the taker must have known; "" for nobody.
 
         What a taker knows is what it saw when it last looked at the execution.  It may have been parked then, or the
@@ -103,6 +103,8 @@ class SimLeases:
         """
         lease, row = self.held.get(execution_id), self._db.rows[execution_id]
         if lease is None or lease.fence != row.fence or row.status != "running" or self._left_ms(lease) <= 0:
+            return ""
+        if lease.owner == owner:  # its own, which it has lost sight of
             return ""
         position, status = self._db.looks.get((NODE.get(), execution_id), (0, "running"))
         if status != "running" or "clock-jump" in self._sim.fired:

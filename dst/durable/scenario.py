@@ -165,10 +165,12 @@ class DurableScenario(Operations, Scenario):
             await sweep(self.db, runtime, self.clocks[name], self.lease_seconds / 3)
 
     def _sweep_later(self) -> None:
-        """Have the worker look for orphans in a while; one that is down will do so when it comes up."""
-        incarnation = self.worker.current
-        if incarnation is None or incarnation in self._sweeping:
-            return
+        """Have the worker that met trouble look for orphans in a while; one that is down does so when it comes up."""
+        name = self.sim.current_node()
+        node = next((node for node in self.nodes if node.current and node.current.name == name), self.worker)
+        incarnation = node.current
+        if incarnation is None or incarnation.nursery is None or incarnation in self._sweeping:
+            return  # it has not begun, and looks when it does
         self._sweeping.add(incarnation)
 
         async def look() -> None:
