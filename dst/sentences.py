@@ -15,6 +15,12 @@ from dst.trace import Record
 
 _APPEND = re.compile(r"(?P<execution>.+?):(?P<type>[A-Z][A-Z0-9_]*)(?::(?P<about>.*))?", re.DOTALL)
 _EMIT = re.compile(r"(?P<execution>.+?):(?P<segment>\d+)/(?P<type>.+)/[0-9a-f]+", re.DOTALL)
+_MEANWHILE = {
+    "compact": "compact the log",
+    "cancel": "cancel the execution",
+    "fork": "fork the execution",
+    "recover-twice": "recover twice at once",
+}
 _TIMES = {2: "second", 3: "third", 4: "fourth", 5: "fifth"}
 
 
@@ -34,7 +40,7 @@ def sentence(deviation: Deviation, node: str = "") -> str:
     kind, _, rest = deviation.site.partition(":")
     who = said_node(node) if node else "the worker"
     act = _act(kind, rest)
-    if act is None or not rest:
+    if act is None:
         return _plain(deviation)
     again = nth(deviation.occurrence)
     match deviation.do:
@@ -69,7 +75,7 @@ def happening(point: str) -> str:
     at = Deviation(at=point, do="")
     kind, _, rest = at.site.partition(":")
     act = _act(kind, rest)
-    return f"{point} has happened" if act is None or not rest else f"{act.happens}{nth(at.occurrence)}"
+    return f"{point} has happened" if act is None else f"{act.happens}{nth(at.occurrence)}"
 
 
 def point(label: str) -> str:
@@ -77,7 +83,7 @@ def point(label: str) -> str:
     at = Deviation(at=label, do="")
     kind, _, rest = at.site.partition(":")
     act = _act(kind, rest)
-    return label if act is None or not rest else f"{act.thing}{nth(at.occurrence)}"
+    return label if act is None else f"{act.thing}{nth(at.occurrence)}"
 
 
 def said_node(incarnation: str) -> str:
@@ -98,6 +104,10 @@ def _plain(deviation: Deviation) -> str:
 
 def _act(kind: str, rest: str) -> _Act | None:
     """Return what happens at a site of that kind, None if nobody knows."""
+    if kind == "entries":
+        return _reading("the catalogue")
+    if not rest:
+        return None
     match kind:
         case "append":
             return _append(rest)
@@ -130,8 +140,22 @@ def _act(kind: str, rest: str) -> _Act | None:
             thing = f"the log of {rest}"
             return _Act(thing, f"it cuts {thing}", f"it cut {thing}", f"{thing} is cut", f"the cutting of {thing}")
         case "read" | "entry" | "load":
-            thing = f"the { ({'read': 'log', 'entry': 'catalogue entry', 'load': 'snapshot'}[kind]) } of {rest}"
-            return _Act(thing, f"it reads {thing}", f"it read {thing}", f"{thing} is read", f"the reading of {thing}")
+            what = {"read": "log", "entry": "catalogue entry", "load": "snapshot"}[kind]
+            return _reading(f"the {what} of {rest}")
+        case "content" | "resolve":
+            thing = f"the payload {rest} that is kept apart"
+            if kind == "resolve":
+                return _reading(thing)
+            return _Act(
+                thing, f"it stores {thing}", f"it stored {thing}", f"{thing} is stored", f"the storing of {thing}"
+            )
+        case "notify":
+            execution, _, number = rest.rpartition(":")
+            thing = f"a wake-up of subscriber {number} of {execution}"
+            return _Act(thing, f"it sends {thing}", f"it sent {thing}", f"{thing} is sent", f"the sending of {thing}")
+        case "deploy":
+            thing = f"the start of {rest}"
+            return _Act(thing, f"{rest} starts", f"{rest} started", f"{rest} starts", thing)
         case "send":
             thing = f"message {rest!r}"
             return _Act(thing, f"it sends {thing}", f"it sent {thing}", f"{thing} is sent", f"the sending of {thing}")
@@ -140,6 +164,10 @@ def _act(kind: str, rest: str) -> _Act | None:
             return _Act(thing, f"{thing} goes on", f"{thing} went on", f"{thing} goes on", thing)
         case _:
             return None
+
+
+def _reading(thing: str) -> _Act:
+    return _Act(thing, f"it reads {thing}", f"it read {thing}", f"{thing} is read", f"the reading of {thing}")
 
 
 def _appended(thing: str) -> _Act:
@@ -233,14 +261,24 @@ def _other(kind: str, do: str, act: _Act) -> str:
         case (("append" | "emit"), "refused"):
             return f"refuse the append of {act.thing}"
         case (("append" | "emit"), _):
-            return f"do '{do}' while {act.thing} is appended"
+            return _MEANWHILE.get(do, f"do '{do}'") + f" while {act.thing} is appended"
         case (("claim" | "put" | "remove" | "snapshot" | "truncate"), "refused"):
             return f"refuse {act.held}"
         case "read", ("hide-1" | "hide-2" | "hide-3"):
             return f"read {act.thing} without its last {do.removeprefix('hide-')}"
         case "read", ("by-pages" | "by-slow-pages"):
             return f"read {act.thing} event by event{', slowly' if do == 'by-slow-pages' else ''}"
-        case "entry", "stale":
+        case "content", "refused":
+            return f"refuse {act.held}"
+        case "resolve", "missing":
+            return f"do not find {act.thing}"
+        case "notify", "lost":
+            return f"lose {act.thing}"
+        case "notify", ("twice" | "again-later" | "late"):
+            return f"send {act.thing} {do.replace('-', ' ')}"
+        case "deploy", "next":
+            return f"start {act.thing.removeprefix('the start of ')} with the next version of the flows"
+        case (("entry" | "entries"), "stale"):
             return f"read {act.thing} as it was before its last change"
         case "load", "lost":
             return f"find no {act.thing.removeprefix('the ')}"
