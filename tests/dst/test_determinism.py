@@ -130,23 +130,3 @@ def test_a_run_asks_the_global_generator_nothing():
     state = random.getstate()
     digests()
     assert state == random.getstate()
-
-
-SET_ORDER = RUN.replace(
-    "async def body(h):",
-    """class Sets(SCENARIOS["order_saga"]):
-        def finish(self, sim):
-            super().finish(sim)
-            for word in {"tea", "pot", "cup", "lid", "jug", "can"}:
-                sim.note("packed", word)
-
-    SCENARIOS = {"sets": Sets}
-
-    async def body(h):""",
-)
-
-
-def test_set_order_in_a_scenario_shows_between_hash_seeds():
-    """The canary: a second run in one process cannot see it, another process can."""
-    one, other = (elsewhere(SET_ORDER, seed) for seed in "12")
-    assert one != other
