@@ -16,6 +16,8 @@ from typing import TypedDict, cast
 
 import attrs
 
+from dst.watching import Source
+
 HASH_SEEDS = ("0", "1", "2")
 TWICE, HASH_SEED, PYTHON = "nothing", "hash seed", "Python"
 """What was changed between two runs."""
@@ -39,11 +41,20 @@ class _Run(TypedDict):
     traces: list[_Trace]
 
 
+class _Source(TypedDict):
+    kind: str
+    called: str
+    file: str
+    line: int
+    function: str
+
+
 class _Answer(TypedDict):
     python: str
     trio: str
     fast: list[str]
     runs: list[_Run]
+    sources: dict[str, list[_Source]]
 
 
 @attrs.frozen
@@ -95,6 +106,14 @@ class Difference:
 
 
 @attrs.frozen(kw_only=True)
+class Asked:
+    """Code of a scenario that asked for something real, in a run or while it was imported."""
+
+    scenario: str
+    source: Source
+
+
+@attrs.frozen(kw_only=True)
 class Diagnosis:
     """All that was found."""
 
@@ -102,6 +121,11 @@ class Diagnosis:
     runs: int  # in each place
     checks: tuple[Check, ...]
     differences: tuple[Difference, ...]  # the first of each scenario and kind
+    asked: tuple[Asked, ...]  # in the first place
+
+    def causes(self, scenario: str) -> tuple[Source, ...]:
+        """Return what may be behind the differences of a scenario, as far as it was seen."""
+        return tuple(asked.source for asked in self.asked if asked.scenario == scenario)
 
 
 class DoctorFailed(Exception):
@@ -118,7 +142,7 @@ def diagnose(scenarios: Sequence[str], seeds: Sequence[int | None], others: Sequ
     places = [Place(python=here, hash_seed=seed) for seed in HASH_SEEDS]
     places += [Place(python=python, hash_seed=HASH_SEEDS[0]) for python in others]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        answers = list(pool.map(lambda place: _ask(place, scenarios, seeds, path), places))
+        answers = list(pool.map(lambda place: _ask(place, scenarios, seeds, path, watching=place is places[0]), places))
     first = answers[0]
     if isinstance(first, str):
         raise DoctorFailed(first)
@@ -147,16 +171,21 @@ def diagnose(scenarios: Sequence[str], seeds: Sequence[int | None], others: Sequ
         runs=len(first["runs"]),
         checks=tuple(checks),
         differences=tuple(_first_of_each(differences)),
+        asked=tuple(
+            Asked(scenario=name, source=Source(**source)) for name in scenarios for source in first["sources"][name]
+        ),
     )
 
 
 # ---- making runs -----------------------------------------------------------------------------------------------------
 
 
-def _ask(place: Place, scenarios: Sequence[str], seeds: Sequence[int | None], path: str) -> _Answer | str:
+def _ask(
+    place: Place, scenarios: Sequence[str], seeds: Sequence[int | None], path: str, *, watching: bool
+) -> _Answer | str:
     """Return a child's answer, or what it said instead."""
     environ = {**os.environ, "PYTHONHASHSEED": place.hash_seed, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
-    order = json.dumps({"scenarios": list(scenarios), "seeds": list(seeds)})
+    order = json.dumps({"scenarios": list(scenarios), "seeds": list(seeds), "watching": watching})
     try:
         done = subprocess.run(
             [place.python.path, "-P", "-s", "-m", "dst.doctor_child"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -10,6 +11,7 @@ import click
 
 from dst.cli.scope import everywhere, scope, warn
 from dst.doctor import (
+    HASH_SEED,
     TWICE,
     Check,
     Diagnosis,
@@ -24,6 +26,7 @@ from dst.doctor import (
 from dst.errors import WrongUsage
 from dst.executors.tally import ALL_HELD, BROKE, NONDETERMINISM
 from dst.judging import run_seed
+from dst.watching import Source
 from reports.summary import Line, Style, line
 
 _SEED = 0  # the doctor always looks at the same runs
@@ -38,6 +41,7 @@ def doctor(scenarios: tuple[str, ...], runs: int, pythons: tuple[str, ...], **va
     """Check that runs are deterministic: the same seeds twice in one process, under other hash seeds, other Pythons.
 
     The first of the runs is calm, the others have faults. A Python that cannot make the runs is told as not checked.
+    What the scenario's code asks of the clock, of chance, of threads or of the collector is told, with its place.
     Exit code 4 if any two runs differ.
 
     \b
@@ -85,6 +89,7 @@ def _as_json(diagnosis: Diagnosis, refused: list[tuple[str, str]], code: int) ->
             *({"python": c.place.python.path, "why": c.why} for c in diagnosis.checks if c.why),
         ],
         "differences": [attrs.asdict(difference) for difference in diagnosis.differences],
+        "asked": [{"scenario": each.scenario, **attrs.asdict(each.source)} for each in diagnosis.asked],
         "verdict": "fail" if diagnosis.differences else "pass",
         "exit_code": code,
     }
@@ -118,9 +123,16 @@ def _lines(diagnosis: Diagnosis, refused: list[tuple[str, str]]) -> Iterator[Lin
     yield line("")
     for difference in diagnosis.differences:
         yield from _differing(difference)
+        yield from _causes(difference, diagnosis.causes(difference.scenario))
         yield line("")
+    differing = {difference.scenario for difference in diagnosis.differences}
+    for name in diagnosis.scenarios:
+        if name not in differing and (sources := diagnosis.causes(name)):
+            yield line(f"DOUBT  {name} asks for what is not under control, and no run shows it", Style.DOUBT)
+            yield from map(_asking, sources)
+            yield line("")
     if diagnosis.differences:
-        yield line("FAIL  look for time, randomness, ids, threads or set order in the flow and its world", Style.BAD)
+        yield line(f"FAIL  {len(differing)} of {len(diagnosis.scenarios)} scenarios are not deterministic", Style.BAD)
     else:
         places = sum(not check.why for check in diagnosis.checks)
         yield line(
@@ -147,6 +159,27 @@ def _differing(difference: Difference) -> Iterator[Line]:
     yield line(f"    {_short(difference.first)}")
     yield line(f"  {difference.other}:")
     yield line(f"    {_short(difference.second)}")
+
+
+def _causes(difference: Difference, sources: tuple[Source, ...]) -> Iterator[Line]:
+    """Say what was seen of the cause, or what it is if nothing was seen."""
+    if sources:
+        yield line("  its code asks for what is not under control:")
+        yield from map(_asking, sources)
+    elif difference.kind == TWICE:
+        yield line("  no clock, chance or thread was seen: look for what one run leaves to the next, and for `id()`")
+    elif difference.kind == HASH_SEED:
+        yield line(
+            "  no clock, chance or thread was seen: hash order, which is the order of a set, or `hash()`, `id()`"
+        )
+    else:
+        yield line("  no clock, chance or thread was seen: look for what is new in that Python or in its libraries")
+
+
+def _asking(source: Source) -> Line:
+    file = Path(source.file)
+    where = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
+    return line(f"    {source.kind}: {source.called} at {where}:{source.line} in {source.function}")
 
 
 def _short(text: str) -> str:
