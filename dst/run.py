@@ -96,9 +96,9 @@ class Host:
             if ending in (Ending.QUIESCENT, Ending.STUCK):
                 scenario.finish(sim)  # how things stand at the end says nothing of a run that was cut short
             sim.close()
-            records = tuple(sim.records)  # before the dead are unwound: what they still do is no part of the run
-            outcome, steps = scenario.outcome(sim), scheduler.steps
-        result = self._result(scenario_type, sim, records, outcome, ending, steps, judged)
+            # Here, before the dead are unwound and what was dropped is finalised: that is no part of the run, and may
+            # come from an earlier one, whose garbage was found just now.
+            result = self._result(scenario_type, sim, scenario.outcome(sim), ending, judged)
         # Cut the cycles of what was a world: the collector, which runs between simulations, then has little to find.
         vars(sim).clear()
         vars(scenario).clear()
@@ -108,12 +108,11 @@ class Host:
         self,
         scenario: type[Scenario],
         sim: Simulation,
-        records: tuple[Record, ...],
         outcome: Hashable | None,
         ending: Ending,
-        steps: int,
         judged: bool,
     ) -> RunResult:
+        records = tuple(sim.records)
         judge = self._judges.get(scenario)
         if judge is None:
             judge = self._judges[scenario] = Judge(scenario.invariants)
@@ -125,9 +124,9 @@ class Host:
             deviations=tuple(sim.deviations),
             kinds=tuple(sim.kinds),
             environment=sim.environmental_acts(),
-            fired=sim.fired,
-            marks=sim.marks,
-            steps=steps,
+            fired=dict(sim.fired),
+            marks=dict(sim.marks),
+            steps=sim.scheduler.steps,
             operations=sim.operations,
             records=records,
             outcome=outcome,

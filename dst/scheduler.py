@@ -42,7 +42,7 @@ NODE: contextvars.ContextVar[str | None] = contextvars.ContextVar("dst_node", de
 
 UNLIMITED = 2**63 - 1
 GRACE_STEPS = 10_000  # after a limit or a failure was told: what may still run before it is told again
-SETTLE_STEPS = 1_000  # what the unwinding that one delivery of Reaped starts may use
+SETTLE_STEPS = 1_000  # what the unwinding that one delivery of Reaped starts may use, or one dropped generator
 REAP_DELIVERIES = 20  # how often a task may swallow Reaped
 REAP_PASSES = 50  # for tasks that start new ones while they unwind
 
@@ -679,8 +679,11 @@ class Scheduler:
         _CUT_OFF.append(task.coro)
         self._runner.task_exited(task, outcome.Value(None))
 
-    async def _settle(self, *, jumping: bool = False) -> None:
-        """Wait until nobody else can run (with `jumping`: nor ever will).  A Ctrl-C is kept for the end of `reap`."""
+    async def _settle(self, *, jumping: bool = False, steps: int = SETTLE_STEPS) -> None:
+        """Wait until nobody else can run (with `jumping`: nor ever will), for so many steps at most.
+
+        A Ctrl-C is kept for the end of `reap`.
+        """
 
         def abort(raise_cancel: Callable[[], NoReturn]) -> Abort:
             error = outcome.capture(raise_cancel).error
@@ -690,7 +693,7 @@ class Scheduler:
 
         self._overrun = []
         if self._queue or self._ready:
-            self._limit = self.steps + SETTLE_STEPS
+            self._limit = self.steps + steps
             self._settler_jumps = jumping
             self._settler = trio.lowlevel.current_task()
             await trio.lowlevel.wait_task_rescheduled(abort)
@@ -712,10 +715,12 @@ class Scheduler:
         """
         entries, system = self._runner.entry_queue, self._runner.system_nursery
         refusing: list[Task] = []
-        while entries.queue or entries.idempotent_queue:
+        while waiting := len(entries.queue) + len(entries.idempotent_queue):
             self._unwinding = lambda task: task.parent_nursery is system
             self._real_io.process_events(self._real_io.get_events(0))  # wakes trio's own callback task
-            await self._settle(jumping=True)
+            # A share for each.  Otherwise: 1. each of many runs drops some generators in rings, 2. the collector finds
+            # them all at once, 3. together they take too long, 4. a run that has nothing to do with it breaks.
+            await self._settle(jumping=True, steps=SETTLE_STEPS * waiting)
             for task in self._overrun:
                 self._cut_off(task)
             refusing += self._overrun

@@ -394,6 +394,29 @@ class Dropping(Steady):
             sim.note("turned", turn, len([object() for _ in range(20)]))
 
 
+class Abandoning(OneFlow):
+    """It leaves a generator midway, which would emit at its end."""
+
+    name = "abandoning"
+    story = "leaves a generator midway"
+
+    @staticmethod
+    async def emit_all(ctx: Context) -> None:
+        """Take the first page."""
+
+        async def pages() -> AsyncIterator[int]:
+            try:
+                yield 1
+                yield 2
+            finally:
+                await ctx.emit("closed", 1)
+
+        async for page in pages():
+            await ctx.emit("read", page)
+            break
+        await ctx.emit("went on", 1)
+
+
 class Collecting(Dropping):
     """It has the collector run in the middle of the run."""
 
