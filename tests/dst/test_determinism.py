@@ -1,4 +1,7 @@
-"""One seed, one trace: in one process, in another, under any hash seed, alone or after many, whatever is imported."""
+"""One seed, one trace, for each shipped scenario.
+
+In one process and in another, under any hash seed and Python, alone or after many, whatever is imported.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from dst import doctor
 from dst.choices import Random
 from dst.run import host
 from scenarios.catalogue import SCENARIOS
@@ -46,11 +50,12 @@ def digests() -> list[str]:
     return host(body)
 
 
-def elsewhere(code: str, hash_seed: str = "random", *options: str) -> list[str]:
+def elsewhere(code: str, hash_seed: str = "random", *options: str, python: str = sys.executable) -> list[str]:
     """Run code in a process of its own; return the JSON it prints."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": hash_seed}
+    path = doctor.python_path(["scenarios"])
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": hash_seed, "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(
-        [sys.executable, *options, "-c", textwrap.dedent(code)],
+        [python, *options, "-c", textwrap.dedent(code)],
         env=environment,
         cwd=ROOT,
         capture_output=True,
@@ -79,9 +84,28 @@ def test_alone_as_after_many():
     assert digests() == host(crowd)
 
 
+def test_each_alone_and_last_first_as_all_together():
+    together = digests()
+    runs = [(scenario, seed) for _, scenario in sorted(SCENARIOS.items()) for seed in SEEDS]
+
+    def alone(scenario, seed):
+        return host(lambda h: h.run(scenario, Random(seed, scenario.faults)), brief=True).digest
+
+    assert together[::-1] == [alone(scenario, seed) for scenario, seed in runs[::-1]]
+
+
 @pytest.mark.parametrize("hash_seed", ["0", "1", "2"])
 def test_in_another_process_under_any_hash_seed(hash_seed):
     assert digests() == elsewhere(RUN, hash_seed)
+
+
+def test_under_every_other_python_that_is_here():
+    others = doctor.find_pythons()
+    if not others:
+        pytest.skip("there is no other Python on this machine")
+    wanted = digests()
+    for python in others:
+        assert wanted == elsewhere(RUN, python=python.path), python.version
 
 
 def test_whatever_hypothesis_does_to_trio():
