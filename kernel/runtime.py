@@ -325,8 +325,9 @@ class Runtime:
         """Forget an execution that has ended, and all that is stored of it; an unknown one is no error (K-USER-1).
 
         Its id may be used again once no process can be left that has driven it: its fence is forgotten too, and what a
-        late one appends at just the expected position would be taken for the new execution's.  Payloads kept by reference stay in the content store: forks may share them, of which
-        nothing keeps count.  Raises `NotEnded`, `StoreUnavailable`.
+        late one appends at just the expected position would be taken for the new execution's.  Payloads kept by
+        reference stay in the content store: forks may share them, of which nothing keeps count.  Raises `NotEnded`,
+        `StoreUnavailable`.
         """
         if self._stores.disposal is None:
             raise ValueError("nothing can be deleted: the stores have no `disposal`")

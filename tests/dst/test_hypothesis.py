@@ -57,7 +57,7 @@ def test_every_kind_of_fault_can_be_drawn_and_crashes_in_recovery_too():
     fired = set()
 
     @seed(1)
-    @settings(QUIETLY, max_examples=200, phases=[Phase.generate])
+    @settings(QUIETLY, max_examples=600, phases=[Phase.generate])
     @given(schedule=schedules(ORDER))
     def draw(schedule):
         fired.update(host(lambda h: h.run(ORDER, Written(schedule.deviations)), brief=True).fired)

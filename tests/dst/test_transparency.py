@@ -230,7 +230,8 @@ def test_nearly_every_run_of_a_scenario_is_compared_and_none_is_at_fault(name):
             result = await h.run(scenario, Random(seed, scenario.faults))
             was, violation = await transparency.check(scenario, result)
             assert violation is None, seed
-            assert result.outcome is not None or "cancel" in result.fired, "no other run is like no calm one"
+            if scenario.outcome is DurableScenario.outcome:
+                assert result.outcome is not None or "cancel" in result.fired, "no other run is like no calm one"
             compared, comparable = compared + was, comparable + (result.outcome is not None)
         return compared, comparable
 
