@@ -93,7 +93,7 @@ def _known(kind: str, rest: list[object], event: Callable[[str], str]) -> str:
             return f"{execution}: run {number} of the flow"
         case "emit", [execution, _, identity, logical]:
             return f"{execution}: emits {identity}, from {logical}"
-        case "acked", [execution, _, identity, _]:
+        case "acked", [execution, _, identity, _, _]:
             return f"{execution}: the emit {identity} is acknowledged"
         case "emitted", [execution, _, _, _, _, str(text)]:
             return f"{execution}: appends {event(text)}"
@@ -126,6 +126,8 @@ def _known(kind: str, rest: list[object], event: Callable[[str], str]) -> str:
             return (
                 f"{execution}: the snapshot at {sequence} {f'is WRONG: {fault}' if fault else 'is the fold of the log'}"
             )
+        case "replayed", [execution, _, upto, fault]:
+            return f"{execution}: replayed up to {upto}" + (f", WRONG: {fault}" if fault else "")
         case "final", [execution, status, folded, waiting, deliverable]:
             more = f", waits for {waiting}" if waiting else ""
             more += f", although {deliverable!r} could resume it" if deliverable else ""

@@ -152,6 +152,9 @@ async def _play(scenario: Scenario, sim: Simulation) -> Ending:
         sim.note("healed")
         scenario.heal(sim)
         idle = await sim.scheduler.wait_idle()
+    if idle is Idle.QUIESCENT:
+        scenario.look_back(sim)
+        idle = await sim.scheduler.wait_idle()
     if idle is Idle.TIME_LIMIT:
         return Ending.OUT_OF_TIME
     if idle is Idle.STEP_LIMIT:

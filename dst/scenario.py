@@ -33,6 +33,9 @@ class Scenario(abc.ABC):
     def heal(self, sim: Simulation) -> None:  # noqa: B027  # to be overridden where there is something to heal
         """The faults have stopped: see to it that everything goes on."""
 
+    def look_back(self, sim: Simulation) -> None:  # noqa: B027  # likewise
+        """All is quiet: have tasks of the world read what is left, where reading takes some; nothing is to change."""
+
     def finish(self, sim: Simulation) -> None:  # noqa: B027  # likewise
         """All is quiet: note what invariants need to know of the end, last records of the trace."""
 

@@ -39,11 +39,15 @@ class Outcome(enum.Enum):
 
 @attrs.frozen(kw_only=True)
 class Replayed:
-    """The outcome, what it was seen by, and the emits that this code would append, in order."""
+    """The outcome, what it was seen by, and the emits that this code would append, in order.
+
+    `asks_for` is the first syscall that the log does not serve, as `name_event` says it; None if there is none.
+    """
 
     outcome: Outcome
     detail: str
     new_emits: tuple[tuple[str, Json], ...]
+    asks_for: str | None
 
 
 class _Live(ControlSignal):
@@ -68,7 +72,7 @@ async def replay(
         context: _Rehearsing = kind(journal, parts, registry={}, chance=SystemChance(), workers=workers)
         outcome, detail = await _compare(flow, context, journal.state)
         workers.cancel_scope.cancel()
-    return Replayed(outcome=outcome, detail=detail, new_emits=tuple(context.new_emits))
+    return Replayed(outcome=outcome, detail=detail, new_emits=tuple(context.new_emits), asks_for=context.reached)
 
 
 def _journal(execution_id: str, fold: FoldPass) -> Journal:
@@ -99,7 +103,7 @@ class _Rehearsing(Context):
         if type not in events.KERNEL_TYPES:
             self.new_emits.append((type, payload))
             return
-        raise self._reach(_name(type, payload))
+        raise self._reach(name_event(type, payload))
 
     async def call_decider(self, decision_id: str, decider: Callable[[], object | Awaitable[object]]) -> object:
         """End the run: what a decider would say is not for a rehearsal to know."""
@@ -120,8 +124,8 @@ class _Rehearsing(Context):
         return signal
 
 
-def _name(type: str, payload: Json) -> str:
-    """Say what an event would have recorded."""
+def name_event(type: str, payload: Json) -> str:
+    """Say what a kernel event records: the step, decision or gate it is about."""
     about = payload if isinstance(payload, dict) else {}
     for field, noun in (("step", "step"), ("decisionId", "decision"), ("on", "gate on")):
         if field in about:

@@ -32,7 +32,7 @@ from kernel.errors import (
     TypedFailure,
     UnknownExecution,
 )
-from kernel.events import quoted
+from kernel.events import Envelope, quoted
 from kernel.forks import forked
 from kernel.gates import KERNEL_GATES
 from kernel.ids import check_id, check_text
@@ -278,7 +278,7 @@ class Runtime:
         last = log[-1].sequence if upto is None else upto
         if not 0 <= last <= log[-1].sequence:
             raise ValueError(f"{execution_id!r} has events 0 to {log[-1].sequence}, wanted is a fork at {last}")
-        copies = forked(log[: last + 1], new_id)
+        copies = self.copy_prefix(log[: last + 1], new_id)
         state = self._parts.fold.of(copies)
         try:
             await self._stores.events.append(
@@ -297,6 +297,10 @@ class Runtime:
         if state["status"] in ("running", "suspended"):
             self._driver.spawn(new_id, None)
         return Handle(execution_id=new_id, runtime=self)
+
+    def copy_prefix(self, prefix: Sequence[Envelope], new_id: str) -> list[Envelope]:
+        """Return the events that a fork begins with."""
+        return forked(prefix, new_id)
 
     async def _is_fork(self, new_id: str, parent_id: str, upto: int | None) -> bool:
         """Has this very fork been made already, before the beginning of the parent's log was dropped?"""

@@ -11,9 +11,10 @@ from typing import ClassVar, cast
 
 from dst.durable import faults, invariants
 from dst.durable.clock import EPOCH_MS
-from dst.durable.legacy import LEGACY_SCHEMA, write_legacy_log
+from dst.durable.legacy import write_legacy_log
 from dst.durable.operations import Act
 from dst.durable.scenario import DurableScenario
+from dst.durable.stores import LEGACY_SCHEMA
 from dst.faults import Fault, menu
 from dst.invariants import AnyInvariant
 from dst.simulation import Simulation

@@ -68,8 +68,12 @@ def check_folds(
     checks: list[tuple[str, int, str]] = []
     for execution_id in sorted({execution_id for execution_id, _ in db.saved}):
         saved = sorted((s for e, s in db.saved if e == execution_id), key=lambda s: s.sequence)
-        log = iter(_chained(db.history[execution_id]))
+        begun = db.begun.get(execution_id)
         fold, projected = fold_type(), {p.name: p.initial for p in projections}
+        if begun is not None:  # what an older kernel has absorbed cannot be folded again (ADR 0128)
+            absorbed = decode_snapshot(begun)
+            fold, projected = fold_type(absorbed.state), absorbed.projected
+        log = iter(_chained(db.history[execution_id])[fold.state["lastSequence"] + 1 :])
         for stored in saved:
             while fold.state["lastSequence"] < stored.sequence and (envelope := next(log, None)) is not None:
                 fold.apply(envelope)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from dst.durable.observed import is_served
-from dst.durable.stores import EXECUTING, INHERITED, LEGACY, LIVE, UNSETTLED
+from dst.durable.stores import EXECUTING, INHERITED, LEGACY, LEGACY_SCHEMA, LIVE, UNSETTLED
 from dst.invariants import AnyInvariant, Broken, Invariant, Key
 from dst.trace import Record
 from kernel import events
@@ -34,12 +34,20 @@ def _step(record: Record) -> str:
 
 
 class NoEmitLost(Invariant[tuple[frozenset[str], int]]):
-    """ADR 0102 D2, by count: equal content is interchangeable, so concurrent branches may swap it."""
+    """ADR 0102 D2, by count: equal content is interchangeable, so concurrent branches may swap it.
+
+    `moved` declares the loss that the record accepts, residual (a): a deploy moves an emit of this segment and type to
+    another place of the segment.  Called there with all of the segment served, it is taken for the old one, and needs
+    no event of its own.  Any other emit, and the same one behind a live syscall, needs its event as ever.
+    """
 
     name = "no-emit-lost"
     says = "every acknowledged logical emit has an event of its own"
     kinds = ("emitted", "acked", events.EXECUTION_SUSPENDED, events.EXECUTION_CONTINUED, *_TERMINAL)
     initial = (frozenset(), 0)  # logical emits acknowledged, events
+
+    def __init__(self, moved: Iterable[tuple[int, str]] = ()) -> None:
+        self._moved = frozenset(moved)
 
     def compose(self, state: tuple[frozenset[str], int]) -> tuple[frozenset[str], int]:
         """More events than there can be logical emits are as good as that many."""
@@ -57,6 +65,8 @@ class NoEmitLost(Invariant[tuple[frozenset[str], int]]):
         if record[0] == "emitted":
             return acked, count + 1
         if record[0] == "acked":
+            if self._moved and self._is_taken_for_another(acked, count, record):
+                return state
             return acked | {record[4]}, count
         if len(acked) > count:
             raise Broken(
@@ -66,6 +76,15 @@ class NoEmitLost(Invariant[tuple[frozenset[str], int]]):
                 place="a gate or an end",
             )
         return self.initial if record[0] == events.EXECUTION_CONTINUED else state
+
+    def _is_taken_for_another(self, acked: frozenset[str], count: int, record: Record) -> bool:
+        """Is this residual (a): declared, all of its segment served, and every event there is stands for another?"""
+        return (
+            (record[2], record[3].rpartition("/")[0]) in self._moved
+            and LIVE not in record[5]
+            and record[4] not in acked
+            and 0 < count <= len(acked)
+        )
 
 
 _COUNTED = 16  # events of one content; more logical emits of it than this in one segment no scenario makes
@@ -423,10 +442,12 @@ class DecisionStable(Invariant[str | None]):
         return record[1], (record[1], _payload(record)["decisionId"])
 
     def advance(self, state: str | None, record: Record) -> str | None:
-        """Nothing is decided twice."""
+        """Nothing is decided twice; what an older kernel has recorded again changes nothing."""
         if record[0] == events.EXECUTION_CONTINUED:
             return None
         choice = encode(_payload(record)["choice"])
+        if state is not None and record[2].schema_version == LEGACY_SCHEMA:
+            return state
         if state is not None:
             raise Broken(f"{choice} was recorded at {record[2].sequence}, after {state}", "one record")
         return choice
@@ -568,6 +589,25 @@ class SegmentStable(Invariant[int | None]):
         return segment
 
 
+class ReplaySilent(Invariant[bool]):
+    """K-FLOW-9, K-RUN-7: for scenarios whose flows stay as they are."""
+
+    name = "replay-silent"
+    says = "a replay of any prefix of a log asks for what the log holds next, and one of the whole log appends nothing"
+    kinds = ("replayed",)
+    initial = False
+
+    def key(self, record: Record) -> Key:
+        """Keyed by execution, and whether it was its whole log."""
+        return record[1], (record[1], record[2])
+
+    def advance(self, state: bool, record: Record) -> bool:
+        """The harness has replayed and compared."""
+        if record[4]:
+            raise Broken(f"replayed up to {record[3]}: {record[4]}", "what the log says")
+        return True
+
+
 DURABLE: tuple[AnyInvariant, ...] = (
     LogSound(),  # first: of what shows at one record, a broken log is the cause
     NoEmitLost(),
@@ -586,6 +626,9 @@ DECISIONS: tuple[AnyInvariant, ...] = (DecisionStable(),)
 GATES: tuple[AnyInvariant, ...] = (GateOnce(), ParkedRests())
 BRANCHES: tuple[AnyInvariant, ...] = (SegmentStable(),)
 """Of flows that roll back, decide, wait, or do several things at once."""
+
+REPLAYS: tuple[AnyInvariant, ...] = (ReplaySilent(),)
+"""Of flows whose code stays as it is: a scenario that declares this has its logs replayed when all is quiet."""
 
 ALL: tuple[AnyInvariant, ...] = (*DURABLE, *SAGAS, *DECISIONS, GateOnce())
 """What holds of every durable scenario.  `crash-transparent` compares whole runs: see `dst.transparency`."""

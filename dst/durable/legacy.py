@@ -1,17 +1,20 @@
-"""Logs from before emits were stamped (ADR 0102 D8), to begin a simulation with."""
+"""Logs and snapshots of older kernels (ADR 0102 D8, ADR 0128), to begin a simulation with."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import attrs
 
 from dst.durable.observed import identity_of
-from dst.durable.stores import LEGACY, EmitCall, SimStore
+from dst.durable.stores import LEGACY, LEGACY_SCHEMA, EmitCall, SimStore
 from kernel.events import EVENT_SCHEMA_VERSION, EXECUTION_RESUMED, GENESIS_HASH, KERNEL_TYPES, Envelope, hash_of, seal
+from kernel.fold import fold_events
 from kernel.jsonform import Json, encode
-
-LEGACY_SCHEMA = "1.18.0"
+from kernel.lifecycle import encode_snapshot
+from kernel.projections import SURFACES, ProjectionPass
+from kernel.state import Variables
 
 
 def write_legacy_log(
@@ -35,6 +38,21 @@ def write_legacy_log(
         db.store(execution_id, envelope, call)
         previous, segment = envelope.hash, segment + (type == EXECUTION_RESUMED)
     db.park(execution_id, flow_id, head=len(log) - 1)
+
+
+def write_legacy_snapshot(
+    db: SimStore, execution_id: str, flow_id: str, log: Sequence[tuple[str, Json]], *, now_ms: int
+) -> None:
+    """Likewise, compacted: its snapshot's decisions have no `seq`, and no kernel can make one up (ADR 0128)."""
+    write_legacy_log(db, execution_id, flow_id, log, now_ms=now_ms)
+    state, projecting = fold_events(db.history[execution_id]), ProjectionPass((SURFACES,), None)
+    for envelope in db.history[execution_id]:
+        projecting.apply(envelope)
+    decisions = {name: {"choice": entry["choice"]} for name, entry in state["variables"].get("_decisions", {}).items()}
+    variables = cast(Variables, {**state["variables"], "_decisions": decisions})
+    stored = encode_snapshot({**state, "variables": variables}, projecting.values)
+    db.snapshots[execution_id] = db.begun[execution_id] = stored
+    db.logs[execution_id], db.cuts[execution_id] = [], len(log)
 
 
 def _aged(envelope: Envelope) -> Envelope:

@@ -88,7 +88,7 @@ class Observing(Context):
             await super().emit_text(type, text)
         finally:
             del self._store.calls[task]
-        self._records.append(("acked", self.execution_id, call.segment, identity, call.logical))
+        self._records.append(("acked", self.execution_id, call.segment, identity, call.logical, facts))
 
     # ---- what a run is at --------------------------------------------------------------------------------------------
 

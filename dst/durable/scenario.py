@@ -20,6 +20,7 @@ from dst.durable.leases import SimLeases
 from dst.durable.notifications import SimNotifications
 from dst.durable.observed import observed
 from dst.durable.operations import Operations
+from dst.durable.replays import replays_of
 from dst.durable.services import Service
 from dst.durable.stores import ABOUT, SimStore, origin_of
 from dst.durable.workers import survivors, sweep
@@ -184,6 +185,17 @@ class DurableScenario(Operations, Scenario):
         """Have the worker take up what it stopped driving, if there was reason to stop."""
         if self.db.troubles:
             sim.spawn(self.recover, "heal")
+
+    def look_back(self, sim: Simulation) -> None:
+        """Replay the logs, if an invariant asks for that."""
+        if any("replayed" in invariant.kinds for invariant in self.invariants):
+            sim.spawn(self._replay_all, "replays")
+
+    async def _replay_all(self) -> None:
+        flows = {flow.id: flow for flow in self.flows()}
+        for execution_id, row in sorted(self.db.rows.items()):
+            for done in await replays_of(self.db, flows[row.flow_id], self.parts, execution_id):
+                self.sim.note("replayed", execution_id, "all" if done.whole else "prefix", done.upto, done.fault)
 
     def live_query(self) -> LiveQuery:
         """Return the read side of this world, for subscribers outside of the worker.

@@ -69,6 +69,9 @@ _PAGE_SECONDS = 0.25  # from one page of a slow read to the next
 LIVE, EXECUTING, UNSETTLED, LEGACY, INHERITED = "L", "E", "U", "O", "I"
 """Facts of a run at an emit: why ADR 0102 may allow its event, or a later one, to be a duplicate."""
 
+LEGACY_SCHEMA = "1.18.0"
+"""Of the logs from before stamps that a simulation may begin with."""
+
 ABOUT = ("step", "decisionId", "on")
 """Which payload field says what a kernel fact is about."""
 
@@ -118,6 +121,7 @@ class SimStore:
         self.rows: dict[str, _Row] = {}  # the catalogue
         self.snapshots: dict[str, StoredSnapshot] = {}
         self.saved: list[tuple[str, StoredSnapshot]] = []
+        self.begun: dict[str, StoredSnapshot] = {}  # what older kernels had absorbed before the simulation began
         self.mail: dict[str, dict[str, Delivery]] = {}
         self.outputs: dict[tuple[str, str], Json] = {}  # recorded step outputs, failures and choices, as decoded
         self.calls: dict[trio.lowlevel.Task, EmitCall] = {}
