@@ -8,11 +8,22 @@ from scenarios.leader_lease import LeaderLease
 from scenarios.order_saga import OrderSaga
 from scenarios.parallel_quotes import ParallelQuotes
 from scenarios.payout import Payout
+from scenarios.policy_agent import PolicyAgent
 from scenarios.reminders import Reminders
 from scenarios.rolling_deploy import RollingDeploy
 from scenarios.two_workers import TwoWorkers
 
 SCENARIOS: dict[str, type[Scenario]] = {
     s.name: s
-    for s in (OrderSaga, ChatSession, ParallelQuotes, Payout, LeaderLease, RollingDeploy, TwoWorkers, Reminders)
+    for s in (
+        OrderSaga,
+        ChatSession,
+        ParallelQuotes,
+        Payout,
+        PolicyAgent,
+        RollingDeploy,
+        LeaderLease,
+        TwoWorkers,
+        Reminders,
+    )
 }

@@ -1,8 +1,8 @@
 """A rolling deploy: orders are under way while the flow's code goes from version to version.
 
 Version 2 opens an account of each order (an emit is added), screens the customer before it gives notice (a live step
-before equal content, at a new place), and notes the clerk behind the gate (an emit moves to a later segment).  Version 3
-asks for the price in another way than orders under way have been priced: a mistake, and what it meets blocks with
+before equal content, at a new place), and notes the clerk behind the gate (an emit moves to a later segment).  Version
+3 asks for the price in another way than orders under way have been priced: a mistake, and what it meets blocks with
 nothing lost.  Version 4 is version 2 again.  A worker that crashes may come up with the next version at any moment.
 
 One loss is expected, and only that one.  A worker with version 2 screens an order that version 1 had given notice of,
@@ -96,7 +96,7 @@ class RollingDeploy(DurableScenario):
         return {
             "price": shop.effect("price", lambda _: {"cents": 1400}),
             "screen": shop.effect("screen", lambda _: "fine"),
-            "book": shop.effect("book", lambda priced: {"booked": priced}),  # type: ignore[dict-item]
+            "book": shop.effect("book", lambda priced: {"booked": priced}),
         }
 
     async def drive(self, sim: Simulation) -> None:
