@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dst.scenario import Scenario
 from scenarios.chat_session import ChatSession
+from scenarios.fork_and_replay import ForkAndReplay
 from scenarios.leader_lease import LeaderLease
 from scenarios.order_saga import OrderSaga
 from scenarios.parallel_quotes import ParallelQuotes
@@ -22,6 +23,7 @@ SCENARIOS: dict[str, type[Scenario]] = {
         Payout,
         PolicyAgent,
         RollingDeploy,
+        ForkAndReplay,
         LeaderLease,
         TwoWorkers,
         Reminders,

@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, cast
 
 from dst.durable import faults, invariants
+from dst.durable.clock import EPOCH_MS
 from dst.durable.legacy import write_legacy_log, write_legacy_snapshot
 from dst.durable.operations import Act
-from dst.durable.scenario import EPOCH_MS, DurableScenario
+from dst.durable.scenario import DurableScenario
 from dst.durable.snapshots import reordered
 from dst.durable.stores import LEGACY_SCHEMA
 from dst.faults import HOLDING, Fault, menu

@@ -1,0 +1,163 @@
+"""What if: an editor keeps every moment of an article, to go on from any of them another way.
+
+One article is published, another waits for its second review.  Then both are forked at every position that they have.
+Each fork goes on by itself: it is served what it has inherited, and does the rest anew.  The review that its parent has
+had is sent to it once more: a fork from before that review takes it, one from after it has had it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import trio
+
+from dst.durable import faults, invariants
+from dst.durable.operations import Act
+from dst.durable.scenario import DurableScenario
+from dst.durable.stores import origin_of
+from dst.faults import HOLDING, Fault
+from dst.invariants import AnyInvariant, Broken, Invariant, Key
+from dst.simulation import Simulation
+from dst.trace import Record
+from kernel import Context, Effect, Envelope, Flow, Json, StoredEvent, flow, step
+from kernel.events import EXECUTION_RESUMED
+from kernel.verify import verify
+
+BRIEF: Json = {"about": "tides"}
+PARENTS = ("published", "waiting")
+_LOOK_SECONDS = 5.0
+_LOOKS = 12  # after which the editor takes the articles as they are
+
+write = step("write")
+
+
+class ForkSound(Invariant[bool]):
+    """K-RUN-5, K-LOG-3."""
+
+    name = "fork-sound"
+    says = "a fork's log verifies from its own start, and each event it has copied is its origin's, and names it"
+    kinds = ("forked",)
+    initial = False
+
+    def key(self, record: Record) -> Key:
+        """Keyed by fork."""
+        return record[1], (record[1],)
+
+    def advance(self, state: bool, record: Record) -> bool:
+        """The harness has compared."""
+        if record[2]:
+            raise Broken(record[2], "copies that are all there, chained, and say where they are from")
+        return True
+
+
+class ForkAndReplay(DurableScenario):
+    """Two articles, and a fork of each at every position."""
+
+    name = "fork_and_replay"
+    story = "an ended and a parked execution are forked at every position, and a delivery comes once more; all replayed"
+    faults: ClassVar[Sequence[Fault]] = (
+        *faults.CRASHES,
+        HOLDING,
+        faults.APPEND_ANSWER_LOST,
+        faults.DELIVERY_DUPLICATED,
+        faults.RECOVER_TWICE,
+    )
+    invariants: ClassVar[Sequence[AnyInvariant]] = (
+        *invariants.DURABLE,
+        *invariants.DECISIONS,
+        *invariants.GATES,
+        *invariants.REPLAYS,
+        ForkSound(),
+    )
+    marks: ClassVar[Sequence[str]] = (
+        "a fork of an ended article ended",
+        "a fork did the step itself",
+        "a fork took the review that its parent had had",
+        "a fork that had inherited the review did not take it again",
+    )
+
+    def flows(self) -> Sequence[Flow]:
+        """The article."""
+        return (article,)
+
+    def world(self, sim: Simulation) -> Mapping[str, Effect]:
+        """One author."""
+        return {"write": self.service("author").effect("write", lambda brief: {"draft": brief})}  # type: ignore[dict-item]
+
+    def interference(self) -> Mapping[str, tuple[Fault, Act]]:
+        """Two workers' worth of recovery at any moment."""
+        return {"recover-twice": (faults.RECOVER_TWICE, self.recover_twice)}
+
+    async def drive(self, sim: Simulation) -> None:
+        """Have the articles written and reviewed, then fork them, and send every fork the first review once more."""
+        for name in PARENTS:
+            await self.start("article", BRIEF, execution_id=name)
+            await self._review(name, 1)
+        await self._review("published", 2)
+        await self._rest()
+        for name in PARENTS:
+            for position in range(self.db.rows[name].head + 1):
+                fork = f"{name}-{position}"
+                await self.fork(name, upto=position, new_id=fork)
+                await self._review(fork, 1)
+
+    async def _review(self, execution_id: str, number: int) -> None:
+        await self.deliver(execution_id, "review", {"stars": number}, delivery_id=f"review-{number}")
+
+    async def _rest(self) -> None:
+        """Wait until both articles rest."""
+        for _ in range(_LOOKS):
+            await trio.sleep(_LOOK_SECONDS)
+            if all(self.db.rows[name].status != "running" for name in PARENTS):
+                return
+
+    def finish(self, sim: Simulation) -> None:
+        """Check the forks, and mark what became of them."""
+        super().finish(sim)
+        for execution_id, history in sorted(self.db.history.items()):
+            copies = [event for event in history if origin_of(event) is not None]
+            if copies:
+                sim.note("forked", execution_id, self._fault_of(execution_id, history, copies))
+                self._mark(sim, history, copies)
+
+    def _fault_of(self, fork_id: str, history: Sequence[Envelope], copies: Sequence[Envelope]) -> str:
+        """Return what is wrong with a fork's log, "" if nothing is."""
+        stored = [StoredEvent(event.sequence, event.text, event.hash) for event in history]
+        fault = verify(fork_id, stored)
+        if fault is not None:
+            return f"event {fault.sequence}: {fault.what}"
+        parent = self.db.history[fork_id.rpartition("-")[0]]
+        for place, copy in enumerate(copies):
+            original = parent[place]
+            origin = {"executionId": original.execution_id, "hash": original.hash, "sequence": place}
+            if copy.metadata != {**original.metadata, "forkedFrom": origin} or _content(copy) != _content(original):
+                return f"event {copy.sequence} is not event {place} of {original.execution_id}, with where it is from"
+        return ""
+
+    def _mark(self, sim: Simulation, history: Sequence[Envelope], copies: Sequence[Envelope]) -> None:
+        own = [event.type for event in history[len(copies) :]]
+        inherited = any(event.type == EXECUTION_RESUMED for event in copies)
+        sim.sometimes("a fork of an ended article ended", history[-1].type == "EXECUTION_COMPLETED" and bool(own))
+        sim.sometimes("a fork did the step itself", "STEP_COMPLETED" in own)
+        sim.sometimes("a fork took the review that its parent had had", EXECUTION_RESUMED in own)
+        parked = history[-1].type == "EXECUTION_SUSPENDED"
+        sim.sometimes("a fork that had inherited the review did not take it again", inherited and parked)
+
+
+def _content(event: Envelope) -> tuple[object, ...]:
+    return event.sequence, event.type, event.payload, event.timestamp_ms, event.schema_version
+
+
+@flow
+async def article(ctx: Context, brief: Json) -> Json:
+    """Write it, have it reviewed twice, publish it."""
+    await ctx.emit("article.begun", brief)
+    draft = await ctx.run(write, brief)
+    await ctx.ui.append("timeline", "written")
+    first = await ctx.suspend("review")
+    tone = await ctx.decide("tone", lambda: "lighter")
+    await ctx.emit("article.revised", tone)
+    second = await ctx.suspend("review")
+    await ctx.emit("article.published", draft)
+    return [first, second]
