@@ -1,7 +1,7 @@
 """What if: an editor keeps every moment of an article, to go on from any of them another way.
 
-One article is published, another waits for its second review.  Then both are forked at every position that they have.
-Each fork goes on by itself: it is served what it has inherited, and does the rest anew.  The review that its parent has
+One article is published, another waits for its second review.  Then both are forked: at every fourth position that
+they have, from one of the first four on, so that in four ways of the world each position is forked at.  Each fork goes on by itself: it is served what it has inherited, and does the rest anew.  The review that its parent has
 had is sent to it once more: a fork from before that review takes it, one from after it has had it too.
 """
 
@@ -16,18 +16,20 @@ from dst.durable import faults, invariants
 from dst.durable.operations import Act
 from dst.durable.scenario import DurableScenario
 from dst.durable.stores import origin_of
-from dst.faults import HOLDING, Fault
+from dst.faults import HOLDING, Fault, menu
 from dst.invariants import AnyInvariant, Broken, Invariant, Key
 from dst.simulation import Simulation
 from dst.trace import Record
 from kernel import Context, Effect, Envelope, Flow, Json, StoredEvent, flow, step
-from kernel.events import EXECUTION_RESUMED
+from kernel.events import EXECUTION_RESUMED, STEP_STARTED
 from kernel.verify import verify
 
 BRIEF: Json = {"about": "tides"}
 PARENTS = ("published", "waiting")
+STRIDE = 4
+OTHER_POSITIONS = Fault(name="other-positions", budget=1, environmental=True)
 _LOOK_SECONDS = 5.0
-_LOOKS = 12  # after which the editor takes the articles as they are
+_LOOKS = 12  # after which the editor takes an article as it is
 
 write = step("write")
 
@@ -52,7 +54,7 @@ class ForkSound(Invariant[bool]):
 
 
 class ForkAndReplay(DurableScenario):
-    """Two articles, and a fork of each at every position."""
+    """Two articles, and forks of each."""
 
     name = "fork_and_replay"
     story = "an ended and a parked execution are forked at every position, and a delivery comes once more; all replayed"
@@ -62,6 +64,7 @@ class ForkAndReplay(DurableScenario):
         faults.APPEND_ANSWER_LOST,
         faults.DELIVERY_DUPLICATED,
         faults.RECOVER_TWICE,
+        OTHER_POSITIONS,
     )
     invariants: ClassVar[Sequence[AnyInvariant]] = (
         *invariants.DURABLE,
@@ -71,6 +74,7 @@ class ForkAndReplay(DurableScenario):
         ForkSound(),
     )
     marks: ClassVar[Sequence[str]] = (
+        *(f"forked at {first}, {first + STRIDE}, …" for first in range(STRIDE)),
         "a fork of an ended article ended",
         "a fork did the step itself",
         "a fork took the review that its parent had had",
@@ -90,26 +94,35 @@ class ForkAndReplay(DurableScenario):
         return {"recover-twice": (faults.RECOVER_TWICE, self.recover_twice)}
 
     async def drive(self, sim: Simulation) -> None:
-        """Have the articles written and reviewed, then fork them, and send every fork the first review once more."""
+        """Have the articles written and reviewed, then fork them, and send every fork the first review once more.
+
+        One after the other: what is under way at the same time is what an exploration multiplies.
+        """
         for name in PARENTS:
             await self.start("article", BRIEF, execution_id=name)
             await self._review(name, 1)
-        await self._review("published", 2)
-        await self._rest()
+            if name == "published":
+                await self._review(name, 2)
+            await self._rest(name)
+        point, act = sim.enter("fork:first", menu(sim.faults, _ELSEWHERE))
+        first = int(act or 0)
+        sim.happened(point)
         for name in PARENTS:
-            for position in range(self.db.rows[name].head + 1):
-                fork = f"{name}-{position}"
+            for moment, position in enumerate(_moments(self.db.history[name])[first::STRIDE]):
+                fork = f"{name}-{first + STRIDE * moment}"
                 await self.fork(name, upto=position, new_id=fork)
                 await self._review(fork, 1)
+                await self._rest(fork)
+        sim.sometimes(f"forked at {first}, {first + STRIDE}, …")
 
     async def _review(self, execution_id: str, number: int) -> None:
         await self.deliver(execution_id, "review", {"stars": number}, delivery_id=f"review-{number}")
 
-    async def _rest(self) -> None:
-        """Wait until both articles rest."""
+    async def _rest(self, execution_id: str) -> None:
+        """Wait until an article rests."""
         for _ in range(_LOOKS):
             await trio.sleep(_LOOK_SECONDS)
-            if all(self.db.rows[name].status != "running" for name in PARENTS):
+            if self.db.rows[execution_id].status != "running":
                 return
 
     def finish(self, sim: Simulation) -> None:
@@ -143,6 +156,17 @@ class ForkAndReplay(DurableScenario):
         sim.sometimes("a fork took the review that its parent had had", EXECUTION_RESUMED in own)
         parked = history[-1].type == "EXECUTION_SUSPENDED"
         sim.sometimes("a fork that had inherited the review did not take it again", inherited and parked)
+
+
+_ELSEWHERE = tuple((str(first), OTHER_POSITIONS) for first in range(1, STRIDE))
+
+
+def _moments(history: Sequence[Envelope]) -> list[int]:
+    """Return the positions of a log: of attempts that a crash cut off and their repeats the last one only, so that
+    crashes make no more of them."""
+    nexts = [event.type for event in history[1:]]
+    cut_off = {at for at, (event, after) in enumerate(zip(history, nexts, strict=False)) if event.type == after == STEP_STARTED}
+    return [event.sequence for at, event in enumerate(history) if at not in cut_off]
 
 
 def _content(event: Envelope) -> tuple[object, ...]:

@@ -21,8 +21,10 @@ def visible(state: FlowState, now_ms: int, cap: int) -> str:
     seen: dict[str, object] = {
         key: value
         for key, value in state.items()
-        if key not in ("lastSequence", "lastHash", "variables", "steps", "gate")
+        if key not in ("lastSequence", "lastHash", "variables", "steps", "gate", "provenance")
     }
+    origin = state["provenance"]  # its position and hash are compared with those of the same event only
+    seen["origin"] = origin["executionId"] if isinstance(origin, dict) else None
     seen["steps"] = {step: _step(entry, cap) for step, entry in state["steps"].items()}
     seen["decisions"] = [
         [decision_id, entry.get("choice")]

@@ -20,7 +20,7 @@ from dst.durable.leases import SimLeases
 from dst.durable.notifications import SimNotifications
 from dst.durable.observed import observed
 from dst.durable.operations import Operations
-from dst.durable.replays import replays_of
+from dst.durable.replays import Replay, replays_of
 from dst.durable.services import Service
 from dst.durable.stores import ABOUT, SimStore, origin_of
 from dst.durable.workers import survivors, sweep
@@ -127,6 +127,7 @@ class DurableScenario(Operations, Scenario):
         self._swapped: list[trio.Event] = []
         self.deployed = 1
         self._forks = 0
+        self._replays: dict[str, list[Replay]] = {}
         self._offer()
         self.db.on_trouble = self._sweep_later
         self._sweeping: set[Incarnation] = set()  # those that have a sweep to come
@@ -194,8 +195,7 @@ class DurableScenario(Operations, Scenario):
     async def _replay_all(self) -> None:
         flows = {flow.id: flow for flow in self.flows()}
         for execution_id, row in sorted(self.db.rows.items()):
-            for done in await replays_of(self.db, flows[row.flow_id], self.parts, execution_id):
-                self.sim.note("replayed", execution_id, "all" if done.whole else "prefix", done.upto, done.fault)
+            self._replays[execution_id] = await replays_of(self.db, flows[row.flow_id], self.parts, execution_id)
 
     def live_query(self) -> LiveQuery:
         """Return the read side of this world, for subscribers outside of the worker.
@@ -301,6 +301,9 @@ class DurableScenario(Operations, Scenario):
             end = end_of(self.db.history[execution_id])
             deliverable = self._deliverable(execution_id, end)
             sim.note("final", execution_id, entry.status, end.status, end.gate, deliverable)
+        for execution_id, replays in self._replays.items():  # last: a log that is wrong has been told of before
+            for done in replays:
+                sim.note("replayed", execution_id, "all" if done.whole else "prefix", done.upto, done.fault)
 
     def _deliverable(self, execution_id: str, end: End) -> str:
         """Return the id of a delivery that would pass the open gate, "" if there is none.
