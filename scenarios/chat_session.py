@@ -49,7 +49,12 @@ class ChatSession(DurableScenario):
         *faults.OPERATIONS,
         LEGACY_LOG,
     )
-    invariants: ClassVar[Sequence[AnyInvariant]] = (*invariants.DURABLE, *invariants.DECISIONS, *invariants.GATES)
+    invariants: ClassVar[Sequence[AnyInvariant]] = (
+        *invariants.DURABLE,
+        *invariants.DECISIONS,
+        *invariants.GATES,
+        *invariants.REPLAYS,
+    )
     marks: ClassVar[Sequence[str]] = (
         "closed",
         "a turn fell back",

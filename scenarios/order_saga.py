@@ -56,6 +56,7 @@ class OrderSaga(DurableScenario):
     )
     invariants: ClassVar[Sequence[AnyInvariant]] = (
         *invariants.DURABLE,
+        *invariants.REPLAYS,
         invariants.CompensatorOnce(owed_by={"release": "reserve", "refund": "charge"}),
         invariants.RollbackFinished(scope=("reserve", "charge", "ship")),
     )

@@ -9,31 +9,23 @@ decision twice, put a `seq` of its own into payloads, and its snapshots do not s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 from dst.durable import faults, invariants
 from dst.durable.clock import EPOCH_MS
+from dst.durable.credits import credits_of
 from dst.durable.legacy import write_legacy_log, write_legacy_snapshot
 from dst.durable.operations import Act
 from dst.durable.scenario import DurableScenario
-from dst.durable.snapshots import reordered
 from dst.durable.stores import LEGACY_SCHEMA
 from dst.faults import HOLDING, Fault, menu
-from dst.invariants import AnyInvariant, Broken, Invariant, Key
+from dst.invariants import AnyInvariant, Broken, Invariant
 from dst.simulation import Simulation
-from dst.trace import Record
-from kernel import Context, Effect, Envelope, Flow, Json, evidence_events, flow, fold_events, step, trajectories
-from kernel.events import TERMINAL_TYPES
-from kernel.learning import EvidenceEvent
-from kernel.lifecycle import decode_snapshot
-from kernel.ports import StoredSnapshot
+from kernel import Context, Effect, Envelope, Flow, Json, flow, step
 
 GOAL: Json = {"to": "the harbour"}
 DISCOUNTS = (1.0, 0.5)
 REWARD = 8
-FIRST = "a place before all others"
-"""What is known of a legacy decision (K-LEARN-1)."""
-
 LEGACY_AGENT = Fault(name="legacy-agent", budget=1, environmental=True)
 _BEGUN: Sequence[tuple[str, Json]] = (
     ("EXECUTION_STARTED", {"flowId": "agent", "input": GOAL}),
@@ -56,11 +48,11 @@ class CreditStable(Invariant[bool]):
     kinds = ("credited",)
     initial = False
 
-    def key(self, record: Record) -> Key:
+    def key(self, record: tuple[Any, ...]) -> tuple[str, tuple[str, str]]:
         """Keyed by execution and decision."""
         return record[1], (record[1], record[2])
 
-    def advance(self, state: bool, record: Record) -> bool:
+    def advance(self, state: bool, record: tuple[Any, ...]) -> bool:
         """Compare."""
         if record[3] != record[4]:
             raise Broken(f"compacted, it has {record[4]}", f"{record[3]}, as by the whole log")
@@ -88,6 +80,7 @@ class PolicyAgent(DurableScenario):
         *invariants.DURABLE,
         *invariants.DECISIONS,
         *invariants.GATES,
+        *invariants.REPLAYS,
         CreditStable(),
     )
     marks: ClassVar[Sequence[str]] = (
@@ -132,29 +125,10 @@ class PolicyAgent(DurableScenario):
 
     def finish(self, sim: Simulation) -> None:
         """Note what each decision has earned, by the whole log and by what a compaction has left of it."""
-        for execution_id in sorted(self.db.rows):
-            history, stored = self.db.history[execution_id], self.db.snapshots.get(execution_id)
-            if stored is None or history[-1].type not in TERMINAL_TYPES:
-                continue
-            legacy = self._absorbed_before(execution_id)
-            earned = _earned(evidence_events(fold_events(history), history))
-            kept = _earned(self._compacted(stored, history))
-            for decision_id, credit in earned.items():
-                wanted = FIRST if decision_id in legacy else credit
-                sim.note("credited", execution_id, decision_id, wanted, kept.get(decision_id, "nothing"))
+        for credited in credits_of(self.db, self.parts.fold, _reward, DISCOUNTS):
+            sim.note("credited", *credited)
         super().finish(sim)
         self._mark(sim, self.db.history.get("agent-1", ()))
-
-    def _compacted(self, stored: StoredSnapshot, history: Sequence[Envelope]) -> list[EvidenceEvent]:
-        """Return the evidence that is left: a snapshot, with its keys as the store gives them, and the tail."""
-        snapshot = decode_snapshot(StoredSnapshot(sequence=stored.sequence, text=reordered(stored.text)))
-        tail = history[stored.sequence + 1 :]
-        return evidence_events(self.parts.fold.of(tail, snapshot.state), tail)
-
-    def _absorbed_before(self, execution_id: str) -> frozenset[str]:
-        """Return the decisions of which nobody knows any more when they were made."""
-        begun = self.db.begun.get(execution_id)
-        return frozenset() if begun is None else frozenset(decode_snapshot(begun).state["variables"]["_decisions"])
 
     def _mark(self, sim: Simulation, history: Sequence[Envelope]) -> None:
         ended = any(event.type == "agent.arrived" for event in history)
@@ -172,21 +146,8 @@ class PolicyAgent(DurableScenario):
 _LEGACY = (("log", LEGACY_AGENT), ("snapshot", LEGACY_AGENT))
 
 
-def _earned(evidence: Sequence[EvidenceEvent]) -> dict[str, str]:
-    """Return what each decision has earned under each discount; of a legacy one only that it comes before the rest."""
-    credits = [trajectories(evidence, discount, _reward) for discount in DISCOUNTS]
-    return {
-        entries[0].decision_id: FIRST
-        if entries[0].sequence < 0
-        else ", ".join(
-            f"{entry.credit} at discount {discount}" for entry, discount in zip(entries, DISCOUNTS, strict=True)
-        )
-        for entries in zip(*credits, strict=True)
-    }
-
-
-def _reward(end: EvidenceEvent) -> float:
-    return float(cast("dict[str, int]", end.payload["output"])["reward"])
+def _reward(end: dict[str, Json]) -> float:
+    return float(cast("dict[str, int]", end["output"])["reward"])
 
 
 @flow

@@ -1,7 +1,7 @@
 """A rolling deploy: orders are under way while the flow's code goes from version to version.
 
 Version 2 opens an account of each order (an emit is added), screens the customer before it gives notice (a live step
-before equal content, at a new place), and notes the clerk behind the gate (an emit moves to a later segment).  Version
+before equal content, at a new place), and names the clerk behind the gate (an emit moves to a later segment).  Version
 3 asks for the price in another way than orders under way have been priced: a mistake, and what it meets blocks with
 nothing lost.  Version 4 is version 2 again.  A worker that crashes may come up with the next version at any moment.
 

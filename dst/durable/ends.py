@@ -8,7 +8,7 @@ from typing import Any, cast
 import attrs
 
 from dst.durable.stores import SimStore, origin_of
-from kernel.events import EXECUTION_RESUMED, EXECUTION_SUSPENDED, GATE_DELIVERED, Envelope
+from kernel.events import EXECUTION_RESUMED, EXECUTION_SUSPENDED, GATE_DELIVERED, Envelope, StoredEvent
 from kernel.fold import FoldPass
 from kernel.journal import STATUS_AFTER
 from kernel.jsonform import DEPTH_MAX_STORED, Json, encode
@@ -16,6 +16,7 @@ from kernel.lifecycle import decode_snapshot
 from kernel.ports import StoredSnapshot
 from kernel.projections import Projection
 from kernel.state import FlowState
+from kernel.verify import verify
 
 Member = tuple[str, str | None]
 """What is delivered on, and the correlation key."""
@@ -109,6 +110,24 @@ def check_forks(db: SimStore, fold_type: type[FoldPass]) -> list[tuple[str, int,
         same = _comparable(fold_type.of(copies)) == _comparable(fold_type.of(originals))
         checks.append((fork_id, copies[-1].sequence, "" if same else "the fork is not the fold of what it has copied"))
     return checks
+
+
+def fault_of_fork(db: SimStore, fork_id: str, parent_id: str) -> str:
+    """Return what is wrong with a fork's chain, or with where it says that its copies are from, "" if nothing is."""
+    history, parent = db.history[fork_id], db.history[parent_id]
+    fault = verify(fork_id, [StoredEvent(event.sequence, event.text, event.hash) for event in history])
+    if fault is not None:
+        return f"event {fault.sequence}: {fault.what}"
+    for place, copy in enumerate(event for event in history if origin_of(event) is not None):
+        original = parent[place]
+        origin: Json = {"executionId": parent_id, "hash": original.hash, "sequence": place}
+        if copy.metadata != {**original.metadata, "forkedFrom": origin} or _content(copy) != _content(original):
+            return f"event {copy.sequence} is not event {place} of {parent_id} with where it is from"
+    return ""
+
+
+def _content(event: Envelope) -> tuple[object, ...]:
+    return event.sequence, event.type, event.payload, event.timestamp_ms, event.schema_version
 
 
 def _comparable(state: FlowState) -> str:

@@ -6,11 +6,12 @@ from dst.mutant import Mutant
 from scenarios.mutants.emit import EMIT
 from scenarios.mutants.gates import GATES
 from scenarios.mutants.lease import LEASE
+from scenarios.mutants.lifecycle import LIFECYCLE
 from scenarios.mutants.runtime import RUNTIME
 from scenarios.mutants.saga import SAGA
 from scenarios.mutants.steps import STEPS
 from scenarios.mutants.workers import WORKERS
 
 MUTANTS: dict[str, Mutant] = {
-    mutant.name: mutant for mutant in (*EMIT, *SAGA, *STEPS, *RUNTIME, *WORKERS, *GATES, *LEASE)
+    mutant.name: mutant for mutant in (*EMIT, *SAGA, *STEPS, *RUNTIME, *LIFECYCLE, *WORKERS, *GATES, *LEASE)
 }
