@@ -464,6 +464,23 @@ def test_recovery_drops_the_mail_that_a_dead_process_left_of_what_has_ended(benc
     assert ["y"] == trio.run(story)
 
 
+def test_a_store_that_keeps_that_mail_does_not_stop_recovery(bench):
+    # K-RUN-3: what is to go on goes on; the mail is there for the next recovery
+    async def story():
+        async with bench.process(trip) as runtime:
+            await drive_trip(runtime)
+            await bench.settle()
+        await bench.store.put("x", Delivery(delivery_id="l", on="never", correlation_key=None, payload_text="1"))
+        failing = bench.failing(remove=(0, StoreUnavailable))
+        async with bench.process(trip, stores=failing.stores) as runtime:
+            assert [] == await runtime.recover_all()
+            assert ["x"] == await bench.store.executions()
+            await runtime.recover_all()
+        return await bench.store.executions()
+
+    assert [] == trio.run(story)
+
+
 # ---- what a store may say --------------------------------------------------------------------------------------------
 
 
