@@ -1,9 +1,9 @@
 """A rolling deploy: orders are under way while the flow's code goes from version to version.
 
-Version 2 opens an account of each order (an emit is added), screens the customer before it gives notice (a live step
-before equal content, at a new place), and names the clerk behind the gate (an emit moves to a later segment).  Version
-3 asks for the price in another way than orders under way have been priced: a mistake, and what it meets blocks with
-nothing lost.  Version 4 is version 2 again.  A worker that crashes may come up with the next version at any moment.
+Version 2 screens the customer before it gives notice (a live step before equal content, at a new place), says so (an
+emit is added), and names the clerk behind the gate (an emit moves to a later segment).  Version 3 asks for the price in
+another way than orders under way have been priced: a mistake, and what it meets blocks with nothing lost.  Version 4 is
+version 2 again.  A worker that crashes may come up with the next version at any moment.
 
 One loss is expected, and only that one.  A worker with version 2 screens an order that version 1 had given notice of,
 and dies before it gives its own: on the next run all of the segment is served, and the new notice is taken for the old
@@ -69,8 +69,6 @@ class RollingDeploy(DurableScenario):
 
         @flow(id="order")
         async def order(ctx: Context, wanted: Json) -> Json:
-            if version >= 2:
-                await ctx.emit("order.opened", wanted)
             await ctx.emit("order.received", wanted)
             priced = await ctx.run(price, [wanted, "net"] if version == 3 else wanted)
             if version == 1:
@@ -79,6 +77,7 @@ class RollingDeploy(DurableScenario):
             else:
                 await ctx.run(screen, wanted)
                 await ctx.emit("order.notice", NOTICE)
+                await ctx.emit("order.screened", wanted)
             approval = await ctx.suspend("approval")
             if version >= 2:
                 await ctx.emit("order.clerk", {"name": "ada"})

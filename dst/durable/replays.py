@@ -82,7 +82,7 @@ async def _fault_of_all(db: SimStore, flow: Flow, parts: Parts, log: Sequence[En
     if any(stamp_of(event) is None and _was_emitted(db, event) for event in log):
         return ""  # a re-run makes it again, and may (ADR 0102 D2)
     type, payload = replayed.new_emits[0]
-    return f"it would append {type} {encode(payload)}, which the log holds"
+    return f"it would append {type} {encode(payload)}"
 
 
 def _was_emitted(db: SimStore, event: Envelope) -> bool:

@@ -6,7 +6,16 @@ import attrs
 import pytest
 
 from dst.durable import fencing
-from dst.durable.invariants import ALL, CompensatorOnce, ParkedRests, RollbackFinished, SegmentStable
+from dst.durable.invariants import (
+    ALL,
+    CompensatorOnce,
+    NoEmitLost,
+    ParkedRests,
+    ReplaySilent,
+    RollbackFinished,
+    SegmentStable,
+)
+from dst.durable.stores import LEGACY_SCHEMA, LIVE
 from dst.durable.timing import TimerOnTime
 from dst.invariants import Broken, Invariant, Judge, Judgement
 from dst.trace import Record
@@ -57,8 +66,8 @@ class Log:
     def emitted(self, logical: str, facts: str = "", content: str = "t/1", segment: int = 0) -> Log:
         return self.note("emitted", segment, content, logical, facts, self.seal("t"))
 
-    def acked(self, logical: str, content: str = "t/1", segment: int = 0) -> Log:
-        return self.note("acked", segment, content, logical)
+    def acked(self, logical: str, content: str = "t/1", segment: int = 0, facts: str = "") -> Log:
+        return self.note("acked", segment, content, logical, facts)
 
     def performed(self, step: str, attempt: int = 1, beginning: int = 0) -> Log:
         scope = f"{self.execution}~{beginning}" if beginning else self.execution
@@ -124,6 +133,13 @@ def bad_chain() -> Log:
     log, other = started(), Log().has("EXECUTION_STARTED", other=True)
     log._hash = other._hash
     return log.step("STARTED", "a")
+
+
+def twice_decided_by_an_older_kernel() -> Log:
+    log = started().decided("a", 1).decided("a", 2)
+    kind, execution, envelope = log.records[-1]
+    log.records[-1] = (kind, execution, attrs.evolve(envelope, schema_version=LEGACY_SCHEMA))
+    return log
 
 
 TRIPS = {  # invariant: traces of which each breaks it once
@@ -213,6 +229,10 @@ TRIPS = {  # invariant: traces of which each breaks it once
         fired(started(), due=-86_400_000),
         started().has("EXECUTION_RESUMED", on="TIMER_FIRED"),
     ),
+    "replay-silent": (
+        started().note("replayed", "prefix", 4, "it asks for step 'b', which the log does not hold"),
+        started().note("replayed", "all", 9, "it would append t 1"),
+    ),
 }
 PASSES = {  # invariant: near misses
     "no-emit-lost": (
@@ -289,6 +309,7 @@ PASSES = {  # invariant: near misses
     "decision-stable": (
         started().decided("a", 1).decided("b", 1),
         started().decided("a", 1).begins_anew().decided("a", 2),
+        twice_decided_by_an_older_kernel(),
     ),
     "fold-consistent": (
         started().note("folded", 4, "").final("running", "running"),
@@ -313,6 +334,10 @@ PASSES = {  # invariant: near misses
         started().has("EXECUTION_SUSPENDED", on="go").has("EXECUTION_RESUMED", on="go").step("STARTED", "a"),
         started().has("EXECUTION_SUSPENDED", on="go").has("CANCEL_REQUESTED").has("EXECUTION_CANCELLED"),
         started().has("EXECUTION_SUSPENDED", on="go"),
+        started()  # on its way out it tries again what is not served (K-RUN-4)
+        .note("accepted", "cancel:", "CANCEL_REQUESTED", None, True)
+        .has("EXECUTION_SUSPENDED", on="go")
+        .step("STARTED", "a"),
     ),
     "segment-stable": (
         started().call("/0.1@f:1#1").call("/0.1@f:1#1"),
@@ -322,8 +347,9 @@ PASSES = {  # invariant: near misses
     "lease-respected": (started().claimed("w").claimed("v"),),
     "start-once": (Log().has("EXECUTION_STARTED", input=1).note("told", "1").note("told", "1"),),
     "timer-on-time": (fired(started(), due=0), fired(started(), due=-60_000)),
+    "replay-silent": (started().note("replayed", "prefix", 4, "").note("replayed", "all", 9, ""),),
 }
-EVERY = (*ALL, ParkedRests(), SegmentStable(), *fencing.ALL, TimerOnTime())
+EVERY = (*ALL, ParkedRests(), SegmentStable(), ReplaySilent(), *fencing.ALL, TimerOnTime())
 BY_NAME = {invariant.name: invariant for invariant in EVERY}
 
 
@@ -528,3 +554,28 @@ def test_a_judgement_is_a_value():
     one, other = (judge(Even(), [("n", "g", "a")]) for _ in "12")
     assert one == other
     assert attrs.has(type(one))
+
+
+# ---- a loss that is accepted -----------------------------------------------------------------------------------------
+
+
+def moved(*, facts: str = "", content: str = "t/1", segment: int = 0) -> Log:
+    """An emit was made by the old code at a, and the new one's at b is taken for it."""
+    log = started().call("a#1", content, segment).emitted("a#1", content=content, segment=segment)
+    log.acked("a#1", content, segment).call("b#1", content, segment)
+    return log.acked("b#1", content, segment, facts).has("EXECUTION_COMPLETED")
+
+
+def test_a_moved_emit_is_taken_for_the_old_one_where_that_is_declared():  # ADR 0102 D2 (a)
+    assert () == judge(NoEmitLost(moved=[(0, "t")]), moved().records).violations
+    assert 1 == len(judge(NoEmitLost(), moved().records).violations)
+
+
+@pytest.mark.parametrize("log", [moved(facts=LIVE), moved(content="u/1"), moved(segment=1)])
+def test_behind_a_live_syscall_of_other_content_and_in_another_segment_it_is_lost(log):
+    assert 1 == len(judge(NoEmitLost(moved=[(0, "t")]), log.records).violations)
+
+
+def test_a_declared_emit_that_was_never_made_is_lost():
+    never = started().call("b#1").acked("b#1").has("EXECUTION_COMPLETED")
+    assert 1 == len(judge(NoEmitLost(moved=[(0, "t")]), never.records).violations)

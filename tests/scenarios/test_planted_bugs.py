@@ -28,7 +28,9 @@ from kernel.projections import SURFACES
 from kernel.runtime import Runtime
 from kernel.saga import Saga, saga
 from scenarios.chat_session import ChatSession
+from scenarios.fork_and_replay import ForkAndReplay
 from scenarios.order_saga import OrderSaga
+from scenarios.policy_agent import PolicyAgent
 
 SCHEDULES = 300
 
@@ -244,6 +246,45 @@ class DropsStamps(Runtime):
 def test_a_broken_store_or_operation_is_found_too(name, scenario, parts):
     _, result = first_failure(exchange(**parts)(scenario))
     assert name == result.judgement.violations[0].invariant
+
+
+class AppendsAlways(EmitRule):
+    """replay-silent: every emit is appended, and stamped; one run of a flow does not show it."""
+
+    def rule(self, digest):
+        return Ruling.STAMPED
+
+
+class NoSeq(FoldPass):
+    """credit-stable: decisions have no position."""
+
+    def apply(self, event):
+        super().apply(event)
+        if event.type == DECISION_RECORDED:
+            decisions = self.own_decisions()
+            for decision_id, entry in decisions.items():
+                decisions[decision_id] = {"choice": entry["choice"]}
+
+
+class NamesNoHash(Runtime):
+    """fork-sound: a copy does not say which hash its original has."""
+
+    def copy_prefix(self, prefix, new_id):
+        return super().copy_prefix([attrs.evolve(event, hash="") for event in prefix], new_id)
+
+
+@pytest.mark.parametrize(
+    ("name", "scenario", "parts"),
+    [
+        ("replay-silent", OrderSaga, {"parts": Parts(emit_rule=AppendsAlways)}),
+        ("credit-stable", PolicyAgent, {"parts": Parts(fold=NoSeq)}),
+        ("fork-sound", ForkAndReplay, {"runtime": NamesNoHash}),
+    ],
+)
+def test_what_some_scenarios_declare_has_its_bug_too(name, scenario, parts):
+    result = host(lambda h: h.run(exchange(**parts)(scenario), Calm()))
+    assert name == result.judgement.violations[0].invariant
+    assert ((), ()) == (result.judgement.crashed, result.failures)
 
 
 # ---- what is no invariant over the trace -----------------------------------------------------------------------------
