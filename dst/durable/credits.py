@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from dst.durable.ends import chained
 from dst.durable.snapshots import reordered
 from dst.durable.stores import SimStore
 from kernel.events import TERMINAL_TYPES, Envelope
@@ -26,7 +27,7 @@ def credits_of(
     """Return for each decision of what has ended and has a snapshot: (execution, decision, wanted, what is left)."""
     credits: list[tuple[str, str, str, str]] = []
     for execution_id, stored in sorted(db.snapshots.items()):
-        history = db.history[execution_id]
+        history = chained(db.history[execution_id])
         if history[-1].type not in TERMINAL_TYPES:
             continue
         legacy = _absorbed_before(db, execution_id)

@@ -57,7 +57,7 @@ def end_of(history: Sequence[Envelope]) -> End:
     return End(status=status, wanted=tuple(wanted), due_ms=due_ms, passed=frozenset(passed))
 
 
-def _chained(history: Sequence[Envelope]) -> Sequence[Envelope]:
+def chained(history: Sequence[Envelope]) -> Sequence[Envelope]:
     """Return the part of a history that is contiguous: a broken store may hold more, which `log-sound` tells."""
     return [envelope for position, envelope in enumerate(history) if envelope.sequence == position]
 
@@ -74,7 +74,7 @@ def check_folds(
         if begun is not None:  # what an older kernel has absorbed cannot be folded again (ADR 0128)
             absorbed = decode_snapshot(begun)
             fold, projected = fold_type(absorbed.state), absorbed.projected
-        log = iter(_chained(db.history[execution_id])[fold.state["lastSequence"] + 1 :])
+        log = iter(chained(db.history[execution_id])[fold.state["lastSequence"] + 1 :])
         for stored in saved:
             while fold.state["lastSequence"] < stored.sequence and (envelope := next(log, None)) is not None:
                 fold.apply(envelope)
@@ -102,11 +102,11 @@ def check_forks(db: SimStore, fold_type: type[FoldPass]) -> list[tuple[str, int,
     """Fold what each fork has copied, and the same events of its origin: (fork, position, "" or how they differ)."""
     checks: list[tuple[str, int, str]] = []
     for fork_id, history in sorted(db.history.items()):
-        copies = [envelope for envelope in _chained(history) if origin_of(envelope) is not None]
+        copies = [envelope for envelope in chained(history) if origin_of(envelope) is not None]
         origin = origin_of(history[0])
         if origin is None or not copies:
             continue
-        originals = _chained(db.history[origin[0]])[: len(copies)]
+        originals = chained(db.history[origin[0]])[: len(copies)]
         same = _comparable(fold_type.of(copies)) == _comparable(fold_type.of(originals))
         checks.append((fork_id, copies[-1].sequence, "" if same else "the fork is not the fold of what it has copied"))
     return checks

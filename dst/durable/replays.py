@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import attrs
 
+from dst.durable.ends import chained
 from dst.durable.observed import is_end
 from dst.durable.stores import SimStore
 from kernel.definitions import Flow
@@ -42,8 +43,9 @@ class Replay:
 
 async def replays_of(db: SimStore, flow: Flow, parts: Parts, execution_id: str) -> list[Replay]:
     """Replay an execution's log, and a few of its prefixes: which ones depends on the log and on nothing else."""
-    log = _decided(db.history[execution_id])
-    whole = len(log) == len(_causal(db.history[execution_id]))
+    history = chained(db.history[execution_id])
+    log = _decided(history)
+    whole = len(log) == len(_causal(history))
     seed = zlib.crc32(log[-1].hash.encode())
     lengths = sorted({1 + (seed >> 8 * n) % len(log) for n in range(_PREFIXES)} - {len(log)})
     replays = [

@@ -118,8 +118,8 @@ class OffByOne(Runtime):
         loaded = await load(self._stores, execution_id, self._parts.fold, self._projections)
         state = loaded.fold.release()
         if state["lastSequence"] > loaded.snapshot_sequence:
-            state = {**await self._before(execution_id, state["lastSequence"]), "lastHash": state["lastHash"]}
-            state["lastSequence"] += 1
+            before = await self._before(execution_id, state["lastSequence"])
+            state = {**before, "lastSequence": state["lastSequence"], "lastHash": state["lastHash"]}
         await save_snapshot(self._stores.snapshots, execution_id, state, loaded.projected)
         await self._stores.events.truncate_prefix(execution_id, state["lastSequence"])
         return state["lastSequence"]
@@ -208,8 +208,8 @@ class NoSegment(EmitRule):
         return fnv1a64(f"[{event_type_json},{payload_json}]")
 
 
-def _mutant(name: str, breaks: str, scenario: str, expected: str, **attributes: object) -> Mutant:
-    return Mutant(name=name, breaks=breaks, scenario=scenario, expected=(expected,), apply=exchange(**attributes))
+def _mutant(name: str, breaks: str, scenario: str, *expected: str, **attributes: object) -> Mutant:
+    return Mutant(name=name, breaks=breaks, scenario=scenario, expected=expected, apply=exchange(**attributes))
 
 
 def _fold(name: str, breaks: str, scenario: str, fold: type[FoldPass], expected: str) -> Mutant:
@@ -247,6 +247,9 @@ LIFECYCLE = (
         "a snapshot lacks the event at its own position",
         "policy_agent",
         "fold-consistent",
+        "emit-once",  # a re-run does again what the snapshot lacks: an emit, a decision, or a step
+        "decision-stable",
+        "step-completes-once",
         runtime=OffByOne,
     ),
     _mutant(
