@@ -144,6 +144,10 @@ class Supervisor:
         elif event.type in events.TERMINAL_TYPES:
             self._ended(event)
 
+    def at_work_on(self, runtime: Executions) -> Supervision:
+        """Return what does for this supervisor what the events ask for."""
+        return Supervision(supervisor=self, runtime=runtime)
+
     def _learn(self, event: Envelope) -> None:
         payload = cast("dict[str, Json]", event.payload)
         spec = read_spec(str(payload.get("decisionId")), payload.get("choice"))
@@ -258,7 +262,7 @@ async def supervise_children(
     `sweep_seconds=None`: at the start only, and when `Supervision.sweep` is called.  Any number of supervisors may
     work on one store: what two of them do is done once.
     """
-    supervision = Supervision(supervisor=supervisor, runtime=runtime)
+    supervision = supervisor.at_work_on(runtime)
     failure: BaseException | None = None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(supervision.act)

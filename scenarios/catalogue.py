@@ -11,6 +11,7 @@ from scenarios.parallel_quotes import ParallelQuotes
 from scenarios.payout import Payout
 from scenarios.policy_agent import PolicyAgent
 from scenarios.reminders import Reminders
+from scenarios.research_swarm import ResearchSwarm
 from scenarios.rolling_deploy import RollingDeploy
 from scenarios.two_workers import TwoWorkers
 
@@ -27,5 +28,6 @@ SCENARIOS: dict[str, type[Scenario]] = {
         LeaderLease,
         TwoWorkers,
         Reminders,
+        ResearchSwarm,
     )
 }

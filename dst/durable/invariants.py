@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from dst.durable.child_once import ChildOnce
 from dst.durable.observed import is_served
 from dst.durable.stores import EXECUTING, INHERITED, LEGACY, LEGACY_SCHEMA, LIVE, UNSETTLED
 from dst.invariants import AnyInvariant, Broken, Invariant, Key
@@ -625,7 +626,8 @@ SAGAS: tuple[AnyInvariant, ...] = (CompensatorOnce(), RollbackFinished())
 DECISIONS: tuple[AnyInvariant, ...] = (DecisionStable(),)
 GATES: tuple[AnyInvariant, ...] = (GateOnce(), ParkedRests())
 BRANCHES: tuple[AnyInvariant, ...] = (SegmentStable(),)
-"""Of flows that roll back, decide, wait, or do several things at once."""
+CHILDREN: tuple[AnyInvariant, ...] = (ChildOnce(),)
+"""Of flows that roll back, decide, wait, do several things at once, or have children."""
 
 REPLAYS: tuple[AnyInvariant, ...] = (ReplaySilent(),)
 """Of flows whose code stays as it is: a scenario that declares this has its logs replayed when all is quiet."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import ClassVar, cast
 
@@ -60,6 +61,15 @@ class Operations:
         One that cannot be done at that moment, since the execution is not there yet for example, is left.
         """
         return {}
+
+    async def look_again(self, runtime: Runtime) -> None:
+        """Have a worker look for what it stopped driving."""
+        raise NotImplementedError
+
+    async def look_now(self, runtime: Runtime) -> None:
+        """Have it look; should the store refuse, that is trouble, after which it looks once more."""
+        with contextlib.suppress(StoreUnavailable):
+            await self.look_again(runtime)
 
     async def ask(self, act: Callable[[Runtime], Awaitable[object]], name: str, worker: str | None = None) -> None:
         """Have a worker do something: the one named, or the first; while it is down, the first that is up.
@@ -133,15 +143,15 @@ class Operations:
 
     async def recover(self) -> None:
         """Have the worker take up what nobody drives."""
-        await self.ask(lambda runtime: runtime.recover_all(), "recover")
+        await self.ask(self.look_again, "recover")
 
     async def recover_twice(self) -> None:
         """Have it do so twice at once."""
 
         async def twice(runtime: Runtime) -> None:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(runtime.recover_all)
-                nursery.start_soon(runtime.recover_all)
+                nursery.start_soon(self.look_now, runtime)
+                nursery.start_soon(self.look_now, runtime)
 
         await self.ask(twice, "recover twice")
 

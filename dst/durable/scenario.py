@@ -36,8 +36,10 @@ from kernel.definitions import Effect, Flow
 from kernel.errors import CorruptLog
 from kernel.events import CANCEL_REQUESTED, KERNEL_TYPES, Envelope
 from kernel.fold import FoldPass
+from kernel.journal import Observer
 from kernel.jsonform import Json, encode
 from kernel.live_query import LiveQuery
+from kernel.orchestration import SEPARATOR
 from kernel.parts import Parts
 from kernel.ports import Delivery
 from kernel.projections import SURFACES, Projection
@@ -125,6 +127,7 @@ class DurableScenario(Operations, Scenario):
         self._parts = attrs.evolve(self.parts, context=observed(self.parts.context))
         self._deliver_menu = menu(sim.faults, _DELIVER)
         self._swapped: list[trio.Event] = []
+        self.db_observers: tuple[Observer, ...] = ()  # of every worker, beside the harness's own
         self.deployed = 1
         self._forks = 0
         self._replays: dict[str, list[Replay]] = {}
@@ -157,11 +160,11 @@ class DurableScenario(Operations, Scenario):
             incarnation=incarnation.name,
             parts=self._parts,
             projections=self.projections,
-            observers=(progressed,),
+            observers=(progressed, *self.db_observers),
             snapshot_every=self.snapshot_every,
             lease_seconds=self.lease_seconds,
         )
-        await runtime.recover_all()
+        await self.look_now(runtime)
         incarnation.serve(runtime)
         if self.lease_seconds is not None:
             await sweep(self.db, runtime, self.clocks[name], self.lease_seconds / 3)
@@ -178,9 +181,13 @@ class DurableScenario(Operations, Scenario):
         async def look() -> None:
             await trio.sleep(_SWEEP_SECONDS)
             self._sweeping.discard(incarnation)
-            await cast(Runtime, incarnation.service).recover_all()
+            await self.look_now(cast(Runtime, incarnation.service))
 
         incarnation.spawn(look)
+
+    async def look_again(self, runtime: Runtime) -> None:
+        """Have a worker look for what it stopped driving, as a program does every so often."""
+        await runtime.recover_all()
 
     def heal(self, sim: Simulation) -> None:
         """Have the worker take up what it stopped driving, if there was reason to stop."""
@@ -367,7 +374,9 @@ class DurableScenario(Operations, Scenario):
         return kind, *record[1:2], str(about)
 
     def outcome(self, sim: Simulation) -> Hashable | None:
-        """Return status and output of each execution, and what the services have done for it; forks are left out.
+        """Return status and output of each execution, and what the services have done for it.
+
+        Forks are left out, and what they have for children.
 
         None if an execution gave way to a request to cancel, or the flows were exchanged, as a fault: where that hits a
         run with crashes no calm run need be hit.
@@ -377,7 +386,7 @@ class DurableScenario(Operations, Scenario):
         ends, forks = [], set()
         for execution_id, entry in sorted(self.db.rows.items()):
             history = self.db.history[execution_id]
-            if origin_of(history[0]) is not None:
+            if origin_of(history[0]) is not None or execution_id.partition(SEPARATOR)[0] in forks:
                 forks.add(execution_id)
                 continue
             last = history[-1].payload

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dst.mutant import Mutant
+from scenarios.mutants.children import CHILDREN
 from scenarios.mutants.emit import EMIT
 from scenarios.mutants.gates import GATES
 from scenarios.mutants.lease import LEASE
@@ -12,6 +13,5 @@ from scenarios.mutants.saga import SAGA
 from scenarios.mutants.steps import STEPS
 from scenarios.mutants.workers import WORKERS
 
-MUTANTS: dict[str, Mutant] = {
-    mutant.name: mutant for mutant in (*EMIT, *SAGA, *STEPS, *RUNTIME, *LIFECYCLE, *WORKERS, *GATES, *LEASE)
-}
+_FAMILIES = (EMIT, SAGA, STEPS, RUNTIME, LIFECYCLE, CHILDREN, WORKERS, GATES, LEASE)
+MUTANTS: dict[str, Mutant] = {mutant.name: mutant for family in _FAMILIES for mutant in family}
