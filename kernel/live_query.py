@@ -44,11 +44,15 @@ class LiveQuery:
         """
         # Before the load.  Otherwise: 1. load, 2. an event is appended, 3. subscribe: nobody is woken for it.
         async with self._notifications.subscribe(execution_id) as wakeups:
-            subscription = Subscription(self._stores, execution_id, wakeups, self._fold)
+            subscription = self.subscription(execution_id, wakeups)
             try:
                 yield subscription
             finally:
                 subscription.close()
+
+    def subscription(self, execution_id: str, wakeups: Wakeups) -> Subscription:
+        """Return a subscription that has read nothing yet."""
+        return Subscription(self._stores, execution_id, wakeups, self._fold)
 
 
 class Subscription:

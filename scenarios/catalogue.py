@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dst.scenario import Scenario
 from scenarios.chat_session import ChatSession
+from scenarios.dashboard import Dashboard
 from scenarios.fork_and_replay import ForkAndReplay
 from scenarios.leader_lease import LeaderLease
 from scenarios.order_saga import OrderSaga
@@ -29,5 +30,6 @@ SCENARIOS: dict[str, type[Scenario]] = {
         TwoWorkers,
         Reminders,
         ResearchSwarm,
+        Dashboard,
     )
 }

@@ -43,7 +43,7 @@ class FamilyScenario(DurableScenario):
 
     async def _work(self, incarnation: Incarnation) -> None:
         supervisor = self.supervisor()
-        self.db_observers = (self._progressed, self._telling(supervisor))
+        self.db_observers = (self._telling(supervisor),)
         self._supervision: Supervision | None = None  # of this life of the worker
         await super()._work(incarnation)
 

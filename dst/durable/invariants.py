@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from dst.durable.child_once import ChildOnce
+from dst.durable.live_query_fresh import LiveQueryFresh
 from dst.durable.observed import is_served
 from dst.durable.stores import EXECUTING, INHERITED, LEGACY, LEGACY_SCHEMA, LIVE, UNSETTLED
 from dst.invariants import AnyInvariant, Broken, Invariant, Key
@@ -627,7 +628,8 @@ DECISIONS: tuple[AnyInvariant, ...] = (DecisionStable(),)
 GATES: tuple[AnyInvariant, ...] = (GateOnce(), ParkedRests())
 BRANCHES: tuple[AnyInvariant, ...] = (SegmentStable(),)
 CHILDREN: tuple[AnyInvariant, ...] = (ChildOnce(),)
-"""Of flows that roll back, decide, wait, do several things at once, or have children."""
+FOLLOWED: tuple[AnyInvariant, ...] = (LiveQueryFresh(),)
+"""Of flows that roll back, decide, wait, do several things at once, have children, or are followed."""
 
 REPLAYS: tuple[AnyInvariant, ...] = (ReplaySilent(),)
 """Of flows whose code stays as it is: a scenario that declares this has its logs replayed when all is quiet."""

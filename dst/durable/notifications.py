@@ -67,6 +67,11 @@ class SimNotifications:
             self._tell(wakeups, act, site)
             self._sim.happened(point)
 
+    def remind(self, execution_id: str) -> None:
+        """Have its subscribers look again after a while, as if they had not been told."""
+        for wakeups in self._subscribers.get(execution_id, ()):
+            self._sim.spawn(lambda w=wakeups: _wake(w), f"reminder {execution_id}", after_seconds=_REMINDER_SECONDS)  # type: ignore[misc]
+
     def _tell(self, wakeups: SimWakeups, act: str, name: str) -> None:
         if act in ("", "twice", "again-later"):
             wakeups.wake()

@@ -216,6 +216,7 @@ TRIPS = {  # invariant: traces of which each breaks it once
         started().has("EXECUTION_SUSPENDED", on="go").step("STARTED", "a"),
         started().has("EXECUTION_SUSPENDED", on="go").has("EXECUTION_FAILED"),
         started().has("EXECUTION_SUSPENDED", on="go").has("EXECUTION_SUSPENDED", on="go"),
+        started().has("EXECUTION_SUSPENDED", on="go").note("accepted", "m1", "go", None, True).step("STARTED", "a"),
     ),
     "segment-stable": (started().call("/0.1@f:1#1").call("/0.1@f:1#1", segment=1),),
     "one-author": (started().claimed("v").step("STARTED", "a"),),
@@ -333,6 +334,10 @@ PASSES = {  # invariant: near misses
     "parked-rests": (
         started().has("EXECUTION_SUSPENDED", on="go").has("EXECUTION_RESUMED", on="go").step("STARTED", "a"),
         started().has("EXECUTION_SUSPENDED", on="go").has("CANCEL_REQUESTED").has("EXECUTION_CANCELLED"),
+        started()
+        .has("EXECUTION_SUSPENDED", on="go")
+        .note("accepted", "cancel", "CANCEL_REQUESTED", None, True)
+        .step("STARTED", "a"),
         started().has("EXECUTION_SUSPENDED", on="go"),
         started()  # on its way out it tries again what is not served (K-RUN-4)
         .note("accepted", "cancel:", "CANCEL_REQUESTED", None, True)
