@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 import attrs
 import pytest
 
 from dst.durable import fencing
 from dst.durable.invariants import (
     ALL,
+    CHILDREN,
+    FOLLOWED,
     CompensatorOnce,
     NoEmitLost,
     ParkedRests,
@@ -48,7 +52,7 @@ class Log:
         self._sequence, self._hash = self._sequence + 1, envelope.hash
         return envelope
 
-    def has(self, type: str, stamp: str | None = None, **payload: object) -> Log:
+    def has(self, type: str, stamp: str | None = None, **payload: object) -> Self:
         """A fact of the kernel."""
         self.records.append((type, self.execution, self.seal(type, stamp, **payload)))
         return self
@@ -74,7 +78,7 @@ class Log:
         self.records.append(("performed", "bank", "charge", f"{scope}/{step}", attempt))
         return self
 
-    def decided(self, decision: str, choice: object) -> Log:
+    def decided(self, decision: str, choice: object) -> Self:
         return self.has("DECISION_RECORDED", decisionId=decision, choice=choice)
 
     def resolved(self, step: str, resolution: str) -> Log:
@@ -108,6 +112,28 @@ def passed(log: Log, delivery: str) -> Log:
 def fired(log: Log, due: int) -> Log:
     """A gate, passed by its timer at 0."""
     return log.has("EXECUTION_SUSPENDED", on="TIMER", due=due).has("EXECUTION_RESUMED", on="TIMER_FIRED")
+
+
+SPEC, WAITS = {"childId": "x::c", "flowId": "f", "input": None}, "CHILD_DONE/x::c"
+
+
+class Family(Log):
+    """Records of a parent `x`, and of its child `x::c`."""
+
+    def child(self, type: str, **payload: object) -> Family:
+        self.records += Log("x::c").has(type, **payload).records
+        return self
+
+    def heard(self, payload: object) -> Family:
+        return self.has("EXECUTION_RESUMED", on="CHILD_DONE", correlationKey="x::c", payload=payload)
+
+
+def parked() -> Family:
+    return Family().decided("child:c", SPEC).has("EXECUTION_SUSPENDED", on="CHILD_DONE", correlationKey="x::c")
+
+
+def ended(status: str = "COMPLETED", **payload: object) -> Family:
+    return parked().child("EXECUTION_STARTED").child(f"EXECUTION_{status}", **(payload or {"output": 1}))
 
 
 def rolling_back() -> Log:
@@ -234,6 +260,21 @@ TRIPS = {  # invariant: traces of which each breaks it once
         started().note("replayed", "prefix", 4, "it asks for step 'b', which the log does not hold"),
         started().note("replayed", "all", 9, "it would append t 1"),
     ),
+    "child-once": (
+        parked().decided("child:c", {"childId": "x::c~7"}),
+        Family().decided("child:c", SPEC).child("EXECUTION_STARTED"),  # nobody is parked for it
+        parked().child("EXECUTION_STARTED").heard(1),
+        ended().heard(2),
+        ended(status="FAILED", error="no").heard({"__loomChildFailed": {"childId": "x::c", "error": "no"}}),
+        ended().final("suspended", "suspended", WAITS),
+        parked().final("suspended", "suspended", WAITS),
+    ),
+    "live-query-fresh": (
+        Log().note("seen", "wall", 3).note("seen", "wall", 2),
+        Log().note("seen", "wall", 3).note("seen", "wall", 3),
+        Log().note("seen", "wall", 3).note("followed", "wall", "it saw 3 last", 4, 5),
+        Log().note("seen", "wall", 3).note("followed", "wall", "", 9, 4),
+    ),
 }
 PASSES = {  # invariant: near misses
     "no-emit-lost": (
@@ -353,8 +394,31 @@ PASSES = {  # invariant: near misses
     "start-once": (Log().has("EXECUTION_STARTED", input=1).note("told", "1").note("told", "1"),),
     "timer-on-time": (fired(started(), due=0), fired(started(), due=-60_000)),
     "replay-silent": (started().note("replayed", "prefix", 4, "").note("replayed", "all", 9, ""),),
+    "child-once": (
+        ended().heard(1),
+        ended(output={"__loomChildOutput": 1}).heard({"__loomChildOutput": {"__loomChildOutput": 1}}),
+        ended(status="CANCELLED", error="no").heard(
+            {"__loomChildFailed": {"childId": "x::c", "error": "no", "status": "cancelled"}}
+        ),
+        ended().heard(1).begins_anew().decided("child:c", {"childId": "x::c~1"}),
+        parked().child("EXECUTION_STARTED").final("suspended", "suspended", WAITS),
+        ended().final("completed", "completed"),  # it was cancelled, and hears of nothing any more
+    ),
+    "live-query-fresh": (
+        Log().note("seen", "wall", 3).note("seen", "phone", 2).note("seen", "wall", 5),
+        Log().note("seen", "wall", 3).note("followed", "wall", "", 8, 4),
+    ),
 }
-EVERY = (*ALL, ParkedRests(), SegmentStable(), ReplaySilent(), *fencing.ALL, TimerOnTime())
+EVERY = (
+    *ALL,
+    ParkedRests(),
+    SegmentStable(),
+    ReplaySilent(),
+    *fencing.ALL,
+    TimerOnTime(),
+    *CHILDREN,
+    *FOLLOWED,
+)
 BY_NAME = {invariant.name: invariant for invariant in EVERY}
 
 

@@ -24,13 +24,17 @@ from kernel.events import DECISION_RECORDED, EXECUTION_COMPLETED, KERNEL_TYPES, 
 from kernel.fold import FoldPass, fold_events
 from kernel.forks import forked
 from kernel.lifecycle import read_log, save_snapshot
+from kernel.live_query import LiveQuery, Subscription
 from kernel.projections import SURFACES
 from kernel.runtime import Runtime
 from kernel.saga import Saga, saga
+from kernel.supervision import Supervisor
 from scenarios.chat_session import ChatSession
+from scenarios.dashboard import Dashboard
 from scenarios.fork_and_replay import ForkAndReplay
 from scenarios.order_saga import OrderSaga
 from scenarios.policy_agent import PolicyAgent
+from scenarios.research_swarm import ResearchSwarm
 
 SCHEDULES = 300
 
@@ -234,16 +238,38 @@ class DropsStamps(Runtime):
         self._driver.spawn(new_id, None)
 
 
+class Deaf(Supervisor):
+    """child-once: a supervisor that observes nothing; a parent is parked, and its children are never started."""
+
+    def observe(self, event):
+        pass
+
+
+class Repeats(Subscription):
+    """live-query-fresh: each wake-up shows a state, a new one or not."""
+
+    async def _refresh(self):
+        await super()._refresh()
+        return True
+
+
+class Repeating(LiveQuery):
+    def subscription(self, execution_id, wakeups):
+        return Repeats(self._stores, execution_id, wakeups, self._fold)
+
+
 @pytest.mark.parametrize(
     ("name", "scenario", "parts"),
     [
         ("fold-consistent", ChatSession, {"store": KeepsTheOlder}),
         ("fold-consistent", ChatSession, {"runtime": DropsFirst}),
         ("emit-once", OrderSaga, {"runtime": DropsStamps}),
+        ("child-once", ResearchSwarm, {"supervisor": Deaf}),
+        ("live-query-fresh", Dashboard, {"live": Repeating}),
     ],
-    ids=["older-snapshot", "dropped-first", "stamps-dropped"],
+    ids=["older-snapshot", "dropped-first", "stamps-dropped", "deaf-supervisor", "repeated-state"],
 )
-def test_a_broken_store_or_operation_is_found_too(name, scenario, parts):
+def test_a_broken_store_or_part_is_found_too(name, scenario, parts):
     _, result = first_failure(exchange(**parts)(scenario))
     assert name == result.judgement.violations[0].invariant
 
