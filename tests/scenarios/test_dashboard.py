@@ -54,4 +54,4 @@ def test_a_screen_that_read_from_a_replica_that_lags_looks_again():
     # K-LOG-5: no wake-up is left for what its last read did not show
     result = run((f"read:{OVEN}#23", "hide-1"))
     assert seen(result, "phone")[-2:] == [13, 14]
-    assert 50_000_000_000 == max(record[1] for record in result.records if record[0] == "clock"), "20 s, and then 30"
+    assert ("clock", 50_000_000_000) in result.records, "20 s, and then 30"
