@@ -121,10 +121,13 @@ class Simulation:
         self.records.append(("fault", point, option.name))
         return point, option.name
 
-    def alike(self, option: str) -> None:
-        """Say that what the environment has just done is like `option` in a calm run: here it comes to the same."""
-        site, occurrence, names = self.environment[-1]
-        self.environment[-1] = (site, occurrence, (*names, option))
+    def alike(self, point: str, option: str) -> None:
+        """Say that what the environment did at a point is like `option` in a calm run: here it comes to the same."""
+        for at in range(len(self.environment) - 1, -1, -1):
+            site, occurrence, names = self.environment[at]
+            if f"{site}#{occurrence}" == point:  # not always the last: others may have come to points meanwhile
+                self.environment[at] = (site, occurrence, (*names, option))
+                return
 
     def environmental_acts(self) -> dict[str, tuple[tuple[str, ...], ...]]:
         """Return what the environment did at each site at which it did something.

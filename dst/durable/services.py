@@ -106,7 +106,7 @@ class Service:
         if act == "crash-before":
             await sim.crash(point)
         elif act == "refused":
-            self._not_told(operation, context)
+            self._not_told(point, operation, context)
             sim.happened(point)
             raise ServiceDown(f"{self.name} is down")
         elif act in declines:
@@ -118,7 +118,7 @@ class Service:
             sim.happened(point)
             return self.done[operation, context.idempotency_key]
         elif act == "hung":
-            self._not_told(operation, context)
+            self._not_told(point, operation, context)
             sim.happened(point)
             with trio.CancelScope(shield=True):
                 await trio.sleep_forever()  # nothing is done, and whoever waits is never told: a zombie for ever
@@ -133,11 +133,11 @@ class Service:
             raise AnswerLost(f"{self.name} did not answer")
         return self.done[operation, context.idempotency_key]
 
-    def _not_told(self, operation: str, context: EffectContext) -> None:
+    def _not_told(self, point: str, operation: str, context: EffectContext) -> None:
         """This attempt does nothing; if an earlier one has done it, the caller has only not been told."""
         if (operation, context.idempotency_key) in self._accepted:
-            self.sim.alike("answer-lost")
-            self.sim.alike("slow")
+            self.sim.alike(point, "answer-lost")
+            self.sim.alike(point, "slow")
 
     def _do(self, operation: str, context: EffectContext, input: Json, answer: Answer) -> None:
         key = (operation, context.idempotency_key)
