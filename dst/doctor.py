@@ -135,6 +135,11 @@ class DoctorFailed(Exception):
         super().__init__("the runs could not be made by this Python itself")
         self.details = details
 
+    @property
+    def last_line(self) -> str:
+        """The end of it."""
+        return _last_line(self.details)
+
 
 def diagnose(scenarios: Sequence[str], seeds: Sequence[int | None], others: Sequence[Python], path: str) -> Diagnosis:
     """Make the runs in every place and compare.  `path` is the PYTHONPATH.  Raises `DoctorFailed`."""
@@ -175,6 +180,26 @@ def diagnose(scenarios: Sequence[str], seeds: Sequence[int | None], others: Sequ
             Asked(scenario=name, source=Source(**source)) for name in scenarios for source in first["sources"][name]
         ),
     )
+
+
+def between_hash_seeds(
+    scenarios: Sequence[str], seeds: Sequence[int | None], path: str
+) -> tuple[int, Difference | None]:
+    """Make runs in two further processes, under two hash seeds; return how many, and the first that differs.
+
+    It shows the order of sets and what is drawn while modules are imported, which no second run in one process does.
+    Raises `DoctorFailed`.
+    """
+    here = Python(sys.executable, sys.version.partition(" ")[0])
+    one, other = (Place(python=here, hash_seed=seed) for seed in HASH_SEEDS[:2])
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        first, second = pool.map(lambda place: _ask(place, scenarios, seeds, path, watching=False), (one, other))
+    for answer in (first, second):
+        if isinstance(answer, str):
+            raise DoctorFailed(answer)
+    assert not isinstance(first, str)
+    assert not isinstance(second, str)
+    return len(first["runs"]), next(_across(one, other, first, second), None)
 
 
 # ---- making runs -----------------------------------------------------------------------------------------------------

@@ -80,7 +80,10 @@ class FailureRecord:
 
 @attrs.frozen(kw_only=True)
 class DivergenceRecord:
-    """Two runs of the same choices that differ.  Either a seed makes them, or `token`, which is their schedule."""
+    """Two runs of the same choices that differ.
+
+    A seed makes them, or `token`, which is their schedule; if there is neither, they are calm.
+    """
 
     scenario: str
     seed: int | None
@@ -165,6 +168,7 @@ class CampaignRecord:
     repeat: str  # the command that runs it again
     exit_code: int
     strategies: tuple[StrategyRecord, ...] = ()  # in the order in which they first ran
+    between_hash_seeds: int = 0  # runs that were made again in two other processes
     format: int = FORMAT
 
 

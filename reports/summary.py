@@ -126,6 +126,8 @@ def _coverage(record: CampaignRecord, *, verbose: bool) -> Iterator[Line]:
         yield line(f"schedules by strategy: {', '.join(shares)}")
     if record.rechecked and not record.divergences:
         yield line(f"run twice: {record.rechecked} of {_count(record.schedules, 'schedule')}, same digests")
+    if record.between_hash_seeds and not record.divergences:
+        yield line(f"under two hash seeds: {_count(record.between_hash_seeds, 'run')}, same digests")
 
 
 def _first(share: StrategyRecord) -> str:

@@ -20,6 +20,7 @@ from dst.cli.recorder import Recorder
 from dst.cli.scope import Scope, everywhere, scope, setting, switch, warn
 from dst.config import known_among, texts
 from dst.corpus import read_corpus
+from dst.doctor import DoctorFailed, between_hash_seeds, python_path
 from dst.errors import HarnessBroke, WorkersLost, WrongUsage
 from dst.executors.assignment import OPEN_END, Assignment
 from dst.executors.inline import run_inline
@@ -36,6 +37,7 @@ from reports.summary import campaign
 _SCHEDULES = 2_000
 _REPORTS = ("ndjson",)
 _SEED_BITS = 32
+_ELSEWHERE = 3  # runs of each scenario, besides the calm one, that are compared between hash seeds
 
 
 @click.command(short_help="Run scenarios under faults, shrink what fails.")
@@ -54,7 +56,7 @@ _SEED_BITS = 32
 @setting("strategy", metavar="NAME", help=f"How to search: {', '.join(STRATEGIES)}. Default: {DEFAULT}.")
 @click.option("--mutant", metavar="NAME", help="Run over this broken kernel; see `dst list`.")
 @switch("shrink", "--no-shrink", value=False, help="Leave failing schedules as they were found.")
-@setting("recheck", metavar="SHARE", help="Run this share twice and compare digests. Default: 2%.")
+@setting("recheck", metavar="SHARE", help="Run this share twice and compare digests; 0: none. Default: 2%.")
 @setting("report", metavar="KINDS", help="Further reports beside the campaign's records: ndjson (a line for each run).")
 @click.option("-q", "--quiet", is_flag=True, help="Failures and the verdict only.")
 @click.option("-v", "--verbose", is_flag=True, help="Also where settings come from, and what invariants say.")
@@ -214,6 +216,31 @@ class _Fuzz:
             in_time = run_processes(self._plan, self._tally, seconds_max, progress, workers)
         if not in_time and not self._open_end:
             self._tally.stopped = f"time was out after {seconds_max:g} s"
+        if self._tally.all_held and self._plan.mutant is None and self._plan.recheck_one_in:
+            self._compare_hash_seeds()
+
+    def _compare_hash_seeds(self) -> None:
+        """Before it passes: are runs the same in other processes?  Second runs in this one cannot show set order."""
+        plan, width = self._plan, len(self._plan.scenarios)
+        seeds = [plan.run(index)[1] for index in range(0, min(plan.runs, _ELSEWHERE * width), width)]
+        modules = [self._around.known.find(reference)[1].__module__ for reference in plan.scenarios]
+        try:
+            compared, found = between_hash_seeds(plan.scenarios, [None, *seeds], python_path(modules))
+        except DoctorFailed as failed:
+            warn(f"nothing was compared between hash seeds: {failed.last_line}")
+            return
+        self._tally.between_hash_seeds = compared
+        if found is not None:
+            self._tally.differs(
+                DivergenceRecord(
+                    scenario=self._around.known.find(found.scenario)[1].name,
+                    seed=found.seed,
+                    record=found.record,
+                    first=found.first,
+                    second=found.second,
+                    replay=f"dst doctor {found.scenario}",
+                )
+            )
 
     def _far(self) -> int:
         return self._tally.schedules * self._plan.shard[1]

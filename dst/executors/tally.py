@@ -83,6 +83,7 @@ class Tally:
         self.interrupted = False
         self.stopped = ""  # why the work ended before its end
         self.broke = False  # the harness itself did
+        self.between_hash_seeds = 0  # runs that were compared
         self._file = file
         self._diverged = diverged
         self._told = told
@@ -140,6 +141,15 @@ class Tally:
         self._done = bool(self._divergences) or (wanted is not None and len(self.failures) >= wanted)
         return not self._done
 
+    def differs(self, found: DivergenceRecord) -> None:
+        """Count a run that was made in two other processes, and was not the same."""
+        self._divergences.append(found)
+
+    @property
+    def all_held(self) -> bool:
+        """Would the campaign pass as it is?"""
+        return self._exit_code(self._missing()) == ALL_HELD
+
     def _failed(self, row: Row) -> None:
         if row.signature not in self._signatures:
             assert row.failure is not None, "the first row of a signature tells its failure"
@@ -173,6 +183,7 @@ class Tally:
             missing=tuple(missing),
             scenarios=tuple(self._scenario(share) for share in self._shares),
             rechecked=self._rechecked,
+            between_hash_seeds=self.between_hash_seeds,
             stopped=self.stopped,
             interrupted=self.interrupted,
             digest=self._campaign_digest(),

@@ -5,6 +5,7 @@ All are `Steady`, which passes, with one trait changed.  What shows only between
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -95,13 +96,15 @@ def test_check_notices(canary: Canary, alone: CommandLine) -> None:
     assert canary.code == getattr(noticed.value, "exit_code", 3), "the command's own code"
 
 
-@pytest.mark.parametrize("how", ["twice in one process", "in another process"])
-def test_set_order_shows_in_another_process_only(how: str, alone: CommandLine) -> None:
-    """What runs twice in one process goes through a set in one order: only `dst doctor` changes the hash seed."""
-    if how == "twice in one process":
-        assert 0 == alone.run("fuzz", "toy_scenarios:Scattered", "-n", "10", "--recheck", "1").code
-    else:
-        assert 4 == alone.run("doctor", "toy_scenarios:Scattered", "-n", "1", "--python", sys.executable).code
+@pytest.mark.parametrize("toy", ["toy_scenarios:Scattered", "toy_imported:Imported"])
+def test_what_differs_between_processes_only_is_noticed_before_a_campaign_passes(toy: str, alone: CommandLine) -> None:
+    """The order of a set, a number drawn at import: runs that are made twice in one process cannot show them."""
+    done = alone.run("fuzz", toy, "-n", "10", "--recheck", "1", "--json")
+    (divergence,) = json.loads(done.out)["divergences"]
+    assert (4, f"dst doctor {toy}") == (done.code, divergence["replay"])
+    assert divergence["first"] != divergence["second"]
+    assert 4 == alone.run("doctor", toy, "-n", "1", "--python", sys.executable).code
+    assert 0 == alone.run("fuzz", toy, "-n", "10", "--recheck", "0").code, "it was told not to look"
 
 
 def test_with_nothing_wrong_it_passes(alone: CommandLine) -> None:

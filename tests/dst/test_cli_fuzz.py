@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from dst import trace
+from dst.doctor import DoctorFailed
 from dst.executors.assignment import Assignment
 from dst.records import parse_campaign, parse_failure
 
@@ -61,6 +62,18 @@ def test_a_green_campaign_says_what_it_did(command) -> None:
     assert done.code == 0
     for part in ("60 schedules", "crash-after", "written-once", "PASS", "campaign digest", "seed 1"):
         assert part in done.out
+    assert "under two hash seeds: 4 runs, same digests" in done.out
+
+
+def test_that_nothing_was_compared_between_processes_is_told(command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise DoctorFailed("a traceback\nno such module")
+
+    monkeypatch.setattr("dst.cli.fuzz.between_hash_seeds", fails)
+    done = command.call("fuzz", STEADY, "--seed", "1", "-n", "60")
+    assert 0 == done.code
+    assert "nothing was compared between hash seeds: no such module" in done.err
+    assert "under two hash seeds" not in done.out
 
 
 def test_a_mutant_brings_its_scenario(command) -> None:
