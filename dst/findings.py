@@ -28,6 +28,7 @@ def describe(
     shrunk: bool | None,
     replays: bool,
     replay: str,
+    cause: str = "",
 ) -> FailureRecord:
     """Return the record of a failure, in the words of the run that shows it."""
     seen_at = moment(result.records, violation.at)
@@ -54,6 +55,7 @@ def describe(
         digest=result.digest,
         replays=replays,
         replay=replay,
+        cause=cause,
     )
 
 

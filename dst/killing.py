@@ -44,15 +44,20 @@ class Attempt:
 
 def attempt(plan: Attempt) -> KillRecord:
     """Try, in this process."""
-    return host(lambda simulations: _attempt(simulations, plan))
+    return tried(plan)[0]
 
 
-async def _attempt(simulations: Host, plan: Attempt) -> KillRecord:
+def tried(plan: Attempt) -> tuple[KillRecord, FailureRecord | None]:
+    """Try, and return also the failure that killed, None if none did."""
+    return host(lambda simulations: _try(simulations, plan))
+
+
+async def _try(simulations: Host, plan: Attempt) -> tuple[KillRecord, FailureRecord | None]:
     mutant, began = find_mutant(plan.mutant), time.monotonic()
     search = _explored if plan.strategy == EXPLORE else _drawn
     schedules, failure, others = await search(simulations, mutant, plan)
     seconds = time.monotonic() - began
-    return KillRecord(
+    kill = KillRecord(
         mutant=plan.mutant,
         strategy=plan.strategy,
         seed=plan.seed,
@@ -67,6 +72,7 @@ async def _attempt(simulations: Host, plan: Attempt) -> KillRecord:
         token="" if failure is None else _token(mutant, failure),
         true_kernel_holds=None if failure is None else await _holds(simulations, mutant, failure),
     )
+    return kill, failure
 
 
 def _token(mutant: Mutant, failure: FailureRecord) -> str:
@@ -94,6 +100,7 @@ async def _drawn(simulations: Host, mutant: Mutant, plan: Attempt) -> tuple[int,
         schedules=plan.schedules_max,
         failures_max=None,
         recheck_one_in=0,
+        explaining=False,
     )
     runner, ends_at, done = ChunkRunner(simulations, assignment), time.monotonic() + plan.seconds_max, 0
     known: set[str] = set()

@@ -25,10 +25,10 @@ class Moment:
     says: str
 
 
-def lines(records: Sequence[Record]) -> Iterator[str]:
-    """Yield a line for each record but the clock's own."""
-    for number, (now_ns, record) in enumerate(_timed(records)):
-        if record[0] != "clock":
+def lines(records: Sequence[Record], start: int = 0, stop: int | None = None) -> Iterator[str]:
+    """Yield a line for each record from `start` up to `stop`, but the clock's own."""
+    for number, (now_ns, record) in enumerate(_timed(records[:stop])):
+        if number >= start and record[0] != "clock":
             yield f"{number:5} {said_time(now_ns):>12}  {said(record)}"
 
 
@@ -79,6 +79,8 @@ def _shown(plain: list[object]) -> str:
 def _known(kind: str, rest: list[object], event: Callable[[str], str]) -> str:
     """Return the record in words, "" if nobody knows its kind."""
     match kind, rest:
+        case "clock", [int(now_ns)]:
+            return f"time goes on to {said_time(now_ns)}"
         case "start", [str(name)]:
             return f"{said_node(name)} starts"
         case "crash", [str(name), str(at)]:

@@ -76,6 +76,7 @@ class FailureRecord:
     replays: bool
     replay: str  # the command that reproduces it
     repeats: int = 0  # further runs with the same signature
+    cause: str = ""  # from which moment on it was nearly certain, in words; "" if that was not asked
 
 
 @attrs.frozen(kw_only=True)
@@ -202,6 +203,62 @@ class ExplorationRecord:
     diverged: str  # what a schedule did not do again, "" if all did
     interrupted: bool
     repeat: str  # the command that runs it again
+    exit_code: int
+    format: int = FORMAT
+
+
+@attrs.frozen(kw_only=True)
+class ShareRecord:
+    """A moment of a failing run, and how many of the runs that leave it there fail alike."""
+
+    followed: int  # points passed until then; 0 is before anything
+    point: str  # the last of them
+    says: str  # in words
+    deviation: int | None  # which of the schedule's it is, from 1
+    record: int  # records made before it
+    when_ns: int  # virtual time
+    failing: int
+    of: int
+
+
+@attrs.frozen(kw_only=True)
+class TurnRecord:
+    """The moment from which a failure was nearly certain; if there is none, that where its share rises most."""
+
+    at: ShareRecord
+    before: ShareRecord | None  # the moment measured before it
+    certain: bool
+    exact: bool  # is there no other moment between these two?
+
+
+@attrs.frozen(kw_only=True)
+class NearestRecord:
+    """The passing run that is most like a failing one, and where they part."""
+
+    change: str  # what makes it of the failing one's schedule, in words
+    deviations: tuple[DeviationRecord, ...]
+    record: int  # the first at which they part
+    when_ns: int
+    failing: str  # that record of the failing run, in words
+    passing: str
+    common_lines: tuple[str, ...]  # some records before it
+    failing_lines: tuple[str, ...]  # and from it on
+    passing_lines: tuple[str, ...]
+
+
+@attrs.frozen(kw_only=True)
+class ExplanationRecord:
+    """One failure explained: what `dst explain --json` prints."""
+
+    failure: FailureRecord
+    faults: tuple[str, ...]  # kinds that continuations were drawn with
+    turn: TurnRecord | None  # None if too little was measured
+    curve: tuple[ShareRecord, ...]
+    nearest: NearestRecord | None  # None if no changed schedule passes
+    tried: int  # changed schedules that were run
+    passing: int  # of these
+    runs: int
+    stopped: str  # why before its end, "" if it ended by itself
     exit_code: int
     format: int = FORMAT
 

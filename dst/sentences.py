@@ -78,6 +78,22 @@ def happening(point: str) -> str:
     return f"{point} has happened" if act is None else f"{act.happens}{nth(at.occurrence)}"
 
 
+def act(label: str) -> str:
+    """Return what is done at a point, as a noun: "the append of STEP_COMPLETED charge of order-1"."""
+    at = Deviation(at=label, do="")
+    kind, _, rest = at.site.partition(":")
+    act = _act(kind, rest)
+    if act is None or not rest:
+        return label
+    return f"{'the turn of ' if kind == 'task' else ''}{act.held}{nth(at.occurrence)}"
+
+
+def said_crash(deviation: Deviation, node: str = "") -> str:
+    """Return a crash as a noun: "the crash of worker-1 after ...", "" for what is no crash or cannot be said."""
+    said = sentence(deviation, node)
+    return f"the crash of {said.removeprefix('crash ')}" if said.startswith("crash ") else ""
+
+
 def point(label: str) -> str:
     """Return a point in words: what is done there."""
     at = Deviation(at=label, do="")
@@ -177,7 +193,8 @@ def _appended(thing: str) -> _Act:
 def _append(rest: str) -> _Act | None:
     found = _APPEND.fullmatch(rest)
     if found is None:
-        return None
+        execution, colon, type = rest.rpartition(":")
+        return _appended(f"the emit {type} of {execution}") if colon else None
     about = f" {found['about']}" if found["about"] else ""
     return _appended(f"{found['type']}{about} of {found['execution']}")
 

@@ -38,6 +38,10 @@ class Signature:
         """One line, the same for the same failure."""
         return "|".join((self.scenario, self.mutant or "", self.invariant, self.key, self.place))
 
+    def resembles(self, other: Signature) -> bool:
+        """Is it the same but for the place at which it shows?"""
+        return attrs.evolve(self, place="") == attrs.evolve(other, place="")
+
     @property
     def id(self) -> str:
         """Six base32 characters."""

@@ -65,6 +65,8 @@ def failure(record: FailureRecord) -> Iterator[Line]:
     yield line(f"  schedule: {_size(record)}")
     for number, sentence in enumerate(record.sentences, 1):
         yield line(f"    {number}. {sentence}")
+    if record.cause:
+        yield line(f"  cause:  {record.cause}")
     if record.repeats:
         yield line(f"  the same failure in {_count(record.repeats, 'further run')}")
     if record.replays:

@@ -16,6 +16,7 @@ import click
 import trio
 
 from dst.cli.doctoring import doctor
+from dst.cli.explain import explain
 from dst.cli.explore import explore_
 from dst.cli.fuzz import fuzz
 from dst.cli.listing import list_
@@ -131,6 +132,7 @@ def cli() -> None:
       dst fuzz                      every scenario, under faults, from a new seed
       dst explore order_saga        every crash schedule, with any number of crashes
       dst replay K7Q2MD             a failure that was found, again
+      dst explain K7Q2MD            and from which moment on it was certain
 
     \b
     Exit codes:
@@ -141,7 +143,7 @@ def cli() -> None:
     """
 
 
-for _command in (list_, run, fuzz, explore_, replay, shrink, mutants, doctor):
+for _command in (list_, run, fuzz, explore_, replay, shrink, explain, mutants, doctor):
     cli.add_command(_command)
 
 

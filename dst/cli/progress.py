@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
@@ -65,3 +65,28 @@ def progress_on(stream: TextIO, plan: Assignment, around: Scope) -> Iterator[Pro
     with Bar(*columns, console=console, transient=True, auto_refresh=False) as bar:  # no thread beside the runs
         total = None if plan.schedules == OPEN_END and plan.seeds is None else plan.runs
         yield Progress(bar, bar.add_task("", total=total, failures=0, rate=""))
+
+
+@contextmanager
+def counting_on(stream: TextIO, total: int, around: Scope) -> Iterator[Callable[[int], None]]:
+    """Show how many of at most `total` runs are made while the block runs, if that is a terminal."""
+    if around.quiet or not stream.isatty():
+        yield lambda runs: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    console = Console(file=stream, no_color=not around.color)
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("runs at most"), TimeElapsedColumn())
+    with Bar(*columns, console=console, transient=True, auto_refresh=False) as bar:
+        task, shown = bar.add_task("", total=total), 0.0
+
+        def show(runs: int) -> None:
+            nonlocal shown
+            if time.monotonic() - shown >= _EVERY_SECONDS:
+                shown = time.monotonic()
+                bar.update(task, completed=runs)
+                bar.refresh()
+
+        yield show

@@ -114,6 +114,7 @@ def schedule_story(around: Scope, source: Source, command: str) -> Story:
         seed=schedule.seed,
         choices=lambda: Written(schedule.deviations),
         command=command,
+        recorded=source.recorded,
     )
 
 

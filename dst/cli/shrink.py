@@ -15,6 +15,7 @@ from dst.cli.scope import everywhere, scope, setting
 from dst.cli.single import Story
 from dst.errors import WrongUsage
 from dst.executors.tally import ALL_HELD
+from dst.explain import cause_of
 from dst.findings import describe, schedule_of
 from dst.home import write
 from dst.judging import Failure, investigate, run_one
@@ -98,4 +99,5 @@ async def _shrink(simulations: Host, story: Story, budget: int) -> FailureRecord
         shrunk=True,
         replays=found.replays,
         replay="",
+        cause=await cause_of(simulations, transparency, story.scenario, story.mutant, found.schedule.deviations),
     )

@@ -35,6 +35,7 @@ class Story:
     seed: int | None
     choices: Callable[[], Choices]
     command: str  # the line that does this again
+    recorded: FailureRecord | None = None  # what is known of it since it was found
 
 
 def build(around: Scope, name: str, mutant: str | None) -> type[Scenario]:
@@ -67,6 +68,7 @@ def failure_of(story: Story, looked: Looked) -> FailureRecord | None:
     """Return the record of what is wrong with a run, None if nothing is."""
     if looked.violation is None:
         return None
+    known = story.recorded if story.recorded and story.recorded.digest == looked.result.digest else None
     return describe(
         story.scenario,
         looked.result,
@@ -79,6 +81,7 @@ def failure_of(story: Story, looked: Looked) -> FailureRecord | None:
         shrunk=None,
         replays=looked.same,
         replay=story.command,
+        cause=known.cause if known else "",
     )
 
 

@@ -31,6 +31,7 @@ class Assignment:
     failures_max: int | None = 1  # None: go on to the end
     recheck_one_in: int = 50  # 0: never
     shrinking: bool = True
+    explaining: bool = True  # what was shrunk is told the cause of
     steps_max: int = Limits().steps
     shard: tuple[int, int] = (0, 1)
     corpus: tuple[tuple[Deviations, ...], ...] = ()  # for each scenario what earlier campaigns have kept

@@ -11,6 +11,7 @@ import attrs
 from dst.choices import Written
 from dst.errors import HarnessBroke
 from dst.executors.assignment import Assignment, Chunk
+from dst.explain import cause_of
 from dst.findings import describe
 from dst.idle_faults import sample
 from dst.judging import diverged, investigate, run_one, terms_of
@@ -167,19 +168,23 @@ class ChunkRunner:
             mutant=self._assignment.mutant,
             budget=BUDGET if self._assignment.shrinking else 0,
         )
-        final = await self._host.run(scenario, Written(found.schedule.deviations))
+        deviations, plan = found.schedule.deviations, self._assignment
+        final = await self._host.run(scenario, Written(deviations))
+        explained = plan.shrinking and plan.explaining
+        cause = await cause_of(self._host, transparency, scenario, plan.mutant, deviations) if explained else ""
         return describe(
             scenario,
             final,
             found.violation,
             signature,
             seed=seed,
-            deviations=found.schedule.deviations,
+            deviations=deviations,
             found_with=found.found_with,
             minimal=found.minimal,
             shrunk=self._assignment.shrinking,
             replays=found.replays and final.digest == found.digest,
             replay="",  # said by who files it
+            cause=cause,
         )
 
 

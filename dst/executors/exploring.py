@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from dst.choices import Written
 from dst.executors.tally import ALL_HELD, FAILED, INCONCLUSIVE, INTERRUPTED, NONDETERMINISM, VACUOUS
+from dst.explain import cause_of
 from dst.findings import describe
 from dst.judging import investigate
 from dst.records import ExplorationRecord, FailureRecord
@@ -70,19 +71,21 @@ async def _failure(
         mutant=mutant,
         budget=BUDGET if shrinking else 0,
     )
-    final = await host.run(scenario, Written(shrunk.schedule.deviations))
+    deviations = shrunk.schedule.deviations
+    final = await host.run(scenario, Written(deviations))
     return describe(
         scenario,
         final,
         shrunk.violation,
         signature,
         seed=None,
-        deviations=shrunk.schedule.deviations,
+        deviations=deviations,
         found_with=shrunk.found_with,
         minimal=shrunk.minimal,
         shrunk=shrinking,
         replays=shrunk.replays and final.digest == shrunk.digest,
         replay=replay,
+        cause=await cause_of(host, transparency, scenario, mutant, deviations) if shrinking else "",
     )
 
 

@@ -46,7 +46,7 @@ def test_list_can_be_read(command) -> None:
         assert part in done.out
 
 
-@pytest.mark.parametrize("name", ["list", "run", "fuzz", "replay", "shrink", "doctor"])
+@pytest.mark.parametrize("name", ["list", "run", "fuzz", "replay", "shrink", "explain", "doctor"])
 def test_every_help_text_has_an_example(command, name: str) -> None:
     done = command.call(name, "--help")
     assert done.code == 0

@@ -6,11 +6,13 @@ import functools
 
 import pytest
 
+from dst import killing
 from dst.choices import Written
+from dst.explain import Effort, Explanation
+from dst.forks import failing_run
 from dst.judging import run_one
-from dst.killing import Attempt, attempt
 from dst.lookup import all_invariants
-from dst.records import KillRecord
+from dst.records import FailureRecord, KillRecord
 from dst.run import Host, host
 from dst.schedule import token
 from dst.signature import signature_of
@@ -25,8 +27,10 @@ TOLD_APART = [name for name, mutant in MUTANTS.items() if not mutant.equivalent]
 
 
 @functools.cache
-def tried(name: str, seed: int) -> KillRecord:
-    return attempt(Attempt(mutant=name, strategy=DEFAULT, seed=seed, schedules_max=SCHEDULES, seconds_max=SECONDS))
+def tried(name: str, seed: int) -> tuple[KillRecord, FailureRecord | None]:
+    return killing.tried(
+        killing.Attempt(mutant=name, strategy=DEFAULT, seed=seed, schedules_max=SCHEDULES, seconds_max=SECONDS)
+    )
 
 
 CASES = [
@@ -38,7 +42,7 @@ CASES = [
 
 @pytest.mark.parametrize(("name", "seed"), CASES)
 def test_it_is_killed_by_what_must_see_it(name, seed):
-    found = tried(name, seed)
+    found, _ = tried(name, seed)
     assert found.killed, f"{found.schedules} schedules, and only {found.others} were found"
     assert found.invariant in MUTANTS[name].expected
 
@@ -46,7 +50,7 @@ def test_it_is_killed_by_what_must_see_it(name, seed):
 @pytest.mark.parametrize(("name", "seed"), CASES)
 def test_its_schedule_is_short_and_minimal_and_passes_on_the_true_kernel(name, seed):
     """Otherwise it was not the mutant that was found, or no person can say what happened."""
-    found = tried(name, seed)
+    found, _ = tried(name, seed)
     assert found.deviations <= DEVIATIONS_MAX
     assert (True, True) == (found.minimal, found.true_kernel_holds)
     assert found.deviations == len(found.sentences)
@@ -57,7 +61,7 @@ def test_its_schedule_is_short_and_minimal_and_passes_on_the_true_kernel(name, s
 )
 def test_no_single_deviation_can_go(name):
     """`minimal`, checked again by other means; and the whole schedule, as it comes back from its token, does fail."""
-    deviations, mutant = token(tried(name, 1).token).deviations, MUTANTS[name]
+    deviations, mutant = token(tried(name, 1)[0].token).deviations, MUTANTS[name]
     broken = mutant.apply(SCENARIOS[mutant.scenario])
 
     async def signature(h: Host, kept: tuple[int, ...]) -> str:
@@ -75,6 +79,28 @@ def test_no_single_deviation_can_go(name):
     host(body)
 
 
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] if n in HARDEST else []) for n in TOLD_APART]
+)
+def test_the_moment_named_is_between_the_first_deviation_and_the_violation(name):
+    kill, failure = tried(name, 1)
+    broken = MUTANTS[name].apply(SCENARIOS[failure.scenario])
+
+    async def body(h: Host):
+        transparency = Transparency(h)
+        failing = await failing_run(h, transparency, broken, name, token(kill.token).deviations)
+        explained = Explanation(failing, Effort(times=16, moments=0, budget=150), lambda runs: None)
+        await explained.run(h, transparency)
+        return failing, explained.record(failure, 0)
+
+    failing, record = host(body)
+    first = next((i for i, point in enumerate(failing.passed, 1) if point.deviates), 0)
+    assert first <= record.turn.at.followed <= failing.last
+    assert record.turn.at.record <= failure.record
+    assert record.turn.certain or not failure.deviations
+    assert failure.cause
+
+
 def test_what_is_expected_is_an_invariant_of_the_scenario():
     for mutant in MUTANTS.values():
         known = {name for name, _ in all_invariants(SCENARIOS[mutant.scenario])}
@@ -86,5 +112,6 @@ def test_what_is_called_equivalent_says_why_and_is_not_found():
     """A thousand schedules are no proof; the reason is what is to be read."""
     for name in sorted(set(MUTANTS) - set(TOLD_APART)):
         assert len(MUTANTS[name].equivalent.split()) > 20, name
-        found = attempt(Attempt(mutant=name, strategy=DEFAULT, seed=1, schedules_max=1_000, seconds_max=SECONDS))
+        plan = killing.Attempt(mutant=name, strategy=DEFAULT, seed=1, schedules_max=1_000, seconds_max=SECONDS)
+        found = killing.attempt(plan)
         assert (False, ()) == (found.killed, found.others), name

@@ -1,0 +1,157 @@
+"""Cause: from which moment on a failing run was (nearly) certain to fail.
+
+The run is followed up to a moment and goes on with fresh choices, many times; the share of those that fail alike is
+that moment's.  A moment is a number of points followed: 0 is before anything, 7 is when the choice at the seventh point
+has been made.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Awaitable, Callable, Sequence
+
+import attrs
+
+CERTAIN = 0.85
+"""The share of failing continuations from which a failure is called nearly certain.
+
+Some always get away, by another fault that comes first: with 0.9 and few continuations, one of these moved the moment.
+"""
+
+Fork = Callable[[int, int], Awaitable[bool]]
+"""`fork(followed, number)` runs continuation `number` of a moment, 0 being the calm one; does it fail alike?"""
+
+
+@attrs.frozen(kw_only=True, order=True)
+class Share:
+    """How many continuations of one moment failed alike."""
+
+    followed: int
+    failing: int
+    of: int
+
+    @property
+    def share(self) -> float:
+        """From 0 to 1."""
+        return self.failing / self.of
+
+    @property
+    def certain(self) -> bool:
+        """Is the failure nearly certain here?"""
+        return self.share >= CERTAIN
+
+
+@attrs.frozen(kw_only=True)
+class Turn:
+    """The moment named: `at`, and the moment measured before it.
+
+    `certain` says that nearly all continuations fail from here on, at every later moment that was measured too;
+    otherwise it is where the share rises most.
+    """
+
+    at: Share
+    before: Share | None  # None if nothing before it was measured
+    certain: bool
+
+
+def turn_of(curve: Sequence[Share], first: int) -> Turn | None:
+    """Return the moment that a curve names, none before `first`; None if nothing was measured from there on.
+
+    `curve` is in the order of its moments.
+    """
+    start = bisect.bisect_left([share.followed for share in curve], first)
+    named, certain = len(curve), False
+    while named > start and curve[named - 1].certain:
+        named, certain = named - 1, True
+    if not certain:
+        named = max(range(start, len(curve)), key=lambda i: (_rise(curve, i), -i), default=len(curve))
+    if named == len(curve):
+        return None
+    return Turn(at=curve[named], before=curve[named - 1] if named else None, certain=certain)
+
+
+def _rise(curve: Sequence[Share], index: int) -> float:
+    return curve[index].share - (curve[index - 1].share if index else 0.0)
+
+
+def evenly(count: int, among: Sequence[int]) -> list[int]:
+    """Return up to `count` of the moments evenly, the first and the last included if there is room for two."""
+    last = len(among) - 1
+    if count < 2:
+        return [*among[last : last + count]]
+    return [among[i] for i in sorted({last * n // (count - 1) for n in range(count)})]
+
+
+class Search:
+    """Measures moments, and then between them until the turn is found.
+
+    Mutable: the shares measured so far, also of a search that is cut short, and the runs used.
+    """
+
+    def __init__(
+        self, fork: Fork, *, moments: Sequence[int], deviations: Sequence[int], times: int, budget: int
+    ) -> None:
+        """Search these moments, in order; `deviations` are those of them at which the schedule has just deviated.
+
+        Each is measured with `times` continuations, in at most `budget` runs together.
+        """
+        self.runs = 0
+        self._fork = fork
+        self._moments = moments
+        self._deviations = deviations
+        self._times = times
+        self._budget = budget
+        self._shares: dict[int, Share] = {}
+
+    @property
+    def curve(self) -> tuple[Share, ...]:
+        """What was measured so far, in the order of the moments."""
+        return tuple(sorted(self._shares.values()))
+
+    @property
+    def turn(self) -> Turn | None:
+        """The moment named so far: not before the first deviation, for until then nothing is amiss.
+
+        Without a deviation the calm run fails, and it is the start.
+        """
+        if self._deviations:
+            return turn_of(self.curve, self._deviations[0])
+        start = self._shares.get(0)
+        return None if start is None else Turn(at=start, before=None, certain=start.certain)
+
+    @property
+    def exact(self) -> bool:
+        """Was the moment just before the one named measured too, so that it is between these two?"""
+        return self.turn is not None and not self._between(self.turn)
+
+    async def run(self, *, spread: int = 0) -> bool:
+        """Measure after each deviation, at the end and at `spread` moments between; then narrow down.  All of it?"""
+        stops = (*reversed(self._deviations), self._moments[-1]) if self._deviations else (0,)
+        stops += tuple(evenly(spread, self._moments))
+        for followed in dict.fromkeys(stops):
+            if not await self._measure(followed):
+                return False
+        while (turn := self.turn) is not None and (between := self._between(turn)):
+            # What comes before the first deviation is never named: how it was just before is all that is asked there.
+            narrowing = turn.before is not None and turn.at.followed not in self._deviations[:1]
+            if not await self._measure(between[len(between) // 2 if narrowing else -1]):
+                return False
+        return True
+
+    def _between(self, turn: Turn) -> Sequence[int]:
+        """Return the moments that could be the turn as well: those between it and the moment measured before it."""
+        below = bisect.bisect_right(self._moments, turn.before.followed) if turn.before else 0
+        return self._moments[below : bisect.bisect_left(self._moments, turn.at.followed)]
+
+    async def _measure(self, followed: int) -> bool:
+        """Measure one moment, whole or not at all; False if the budget does not allow it."""
+        if followed in self._shares:
+            return True
+        if self.runs + self._times > self._budget:
+            return False
+        failing = 0
+        for number in range(self._times):
+            self.runs += 1
+            failing += await self._fork(followed, number)
+        self._shares[followed] = Share(followed=followed, failing=failing, of=self._times)
+        return True

@@ -1,0 +1,101 @@
+"""A failure explained, in lines of text, computed from its stored record alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from dst.records import ExplanationRecord, NearestRecord, ShareRecord
+from reports.summary import Line, Style, failure, line, said_time
+
+_BAR = 20
+_LINE_MAX = 118
+
+
+def explanation(record: ExplanationRecord) -> Iterator[Line]:
+    """Yield the story: what failed and how, the moment and its curve, the nearest passing run; last, the command."""
+    *story, reproduce = failure(record.failure)
+    yield from story
+    yield line("")
+    yield from _curve(record)
+    yield line("")
+    yield from _nearest(record)
+    if record.stopped:
+        yield line(f"stopped: {record.stopped}; this is what is known by then", Style.DOUBT)
+    yield line("")
+    yield reproduce
+
+
+def _curve(record: ExplanationRecord) -> Iterator[Line]:
+    drawn = f"calmly, or with {', '.join(record.faults)} by chance" if record.faults else "calmly"
+    yield line("How many fail alike of the runs that follow it up to a moment", Style.HEAD)
+    yield line(f"and go on from there {drawn}:")
+    turn = record.turn.at.followed if record.turn is not None else None
+    width = max((len(said_time(share.when_ns)) for share in record.curve), default=0)
+    for share in record.curve:
+        mark = "=>" if share.followed == turn else "  "
+        count = f"{_bar(share)} {share.failing:>3} of {share.of:<3}"
+        said = f"{mark} {said_time(share.when_ns):>{width}}  {count} {share.says}"
+        yield line(said, Style.BAD if share.followed == turn else Style.PLAIN)
+    if not record.curve:
+        yield line("  no moment was measured", Style.DOUBT)
+    yield from _moment(record)
+
+
+def _moment(record: ExplanationRecord) -> Iterator[Line]:
+    """Yield where the moment named is, and where the share rises most if that is another one."""
+    if record.turn is None:
+        return
+    at, failure = record.turn.at, record.failure
+    shows = f"it shows at {said_time(failure.when_ns)}, record {failure.record}"
+    yield line(f"  => is the moment named, at {said_time(at.when_ns)}, before record {at.record}; {shows}")
+    rises = [
+        (after.failing / after.of - before.failing / before.of, before, after)
+        for before, after in pairwise(record.curve)
+    ]
+    most = max(rises, key=lambda rise: rise[0], default=None)
+    if most is not None and most[0] > 0 and most[2].followed != at.followed:
+        _, before, after = most
+        rise = f"from {before.failing} of {before.of} to {after.failing} of {after.of}"
+        yield line(f"  it rises most between {before.says} and {after.says}, {rise}")
+
+
+def _rise(before: ShareRecord, after: ShareRecord) -> float:
+    return after.failing / after.of - before.failing / before.of
+
+
+def _bar(share: ShareRecord) -> str:
+    full = share.failing * _BAR // share.of
+    return "#" * full + "." * (_BAR - full)
+
+
+def _nearest(record: ExplanationRecord) -> Iterator[Line]:
+    tried = f"{record.tried} {'schedule that differs' if record.tried == 1 else 'schedules that differ'} least"
+    if not record.tried and not record.stopped:
+        yield line("No passing run is near: there is no deviation to leave out or change", Style.HEAD)
+        return
+    if record.nearest is None:
+        yield line(f"No passing run is near: none of the {tried} passes", Style.HEAD)
+        return
+    near = record.nearest
+    yield line(f"The nearest passing run is the one {near.change}", Style.HEAD)
+    yield line(f"  of {tried}, {record.passing} pass; this one is like the failing run for longest")
+    yield line(f"  they part at record {near.record}, at {said_time(near.when_ns)}:")
+    yield line(f"    failing: {near.failing}", Style.BAD)
+    yield line(f"    passing: {near.passing}", Style.GOOD)
+    yield from _around(near)
+
+
+def _around(near: NearestRecord) -> Iterator[Line]:
+    for title, texts in (
+        ("both:", near.common_lines),
+        ("failing run:", near.failing_lines),
+        ("passing run:", near.passing_lines),
+    ):
+        yield line(f"  {title}")
+        for text in texts:
+            yield line(f"  {_cut(text)}")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LINE_MAX else text[: _LINE_MAX - 1] + "…"
