@@ -64,10 +64,17 @@ def turn_of(curve: Sequence[Share], first: int) -> Turn | None:
     while named > start and curve[named - 1].certain:
         named, certain = named - 1, True
     if not certain:
-        named = max(range(start, len(curve)), key=lambda i: (_rise(curve, i), -i), default=len(curve))
-    if named == len(curve):
+        return steepest(curve, first)
+    return Turn(at=curve[named], before=curve[named - 1] if named else None, certain=True)
+
+
+def steepest(curve: Sequence[Share], first: int) -> Turn | None:
+    """Return the moment at which a curve rises most, the earliest of such, none before `first`."""
+    start = bisect.bisect_left([share.followed for share in curve], first)
+    index = max(range(start, len(curve)), key=lambda i: (_rise(curve, i), -i), default=None)
+    if index is None:
         return None
-    return Turn(at=curve[named], before=curve[named - 1] if named else None, certain=certain)
+    return Turn(at=curve[index], before=curve[index - 1] if index else None, certain=False)
 
 
 def _rise(curve: Sequence[Share], index: int) -> float:
@@ -120,18 +127,29 @@ class Search:
         return None if start is None else Turn(at=start, before=None, certain=start.certain)
 
     @property
-    def exact(self) -> bool:
-        """Was the moment just before the one named measured too, so that it is between these two?"""
-        return self.turn is not None and not self._between(self.turn)
+    def rise(self) -> Turn | None:
+        """The moment at which the share rises most, if that is not the one named."""
+        found = steepest(self.curve, self._deviations[0]) if self._deviations else None
+        return None if found is None or self.turn is None or found.at == self.turn.at else found
+
+    def exact(self, turn: Turn) -> bool:
+        """Was the moment just before it measured too, so that it is between these two?"""
+        return not self._between(turn)
 
     async def run(self, *, spread: int = 0) -> bool:
-        """Measure after each deviation, at the end and at `spread` moments between; then narrow down.  All of it?"""
+        """Measure after each deviation, at the end and at `spread` moments between; then narrow down.  All of it?
+
+        First to the moment named, then to the steepest rise.
+        """
         stops = (*reversed(self._deviations), self._moments[-1]) if self._deviations else (0,)
         stops += tuple(evenly(spread, self._moments))
         for followed in dict.fromkeys(stops):
             if not await self._measure(followed):
                 return False
-        while (turn := self.turn) is not None and (between := self._between(turn)):
+        return await self._narrow(lambda: self.turn) and await self._narrow(lambda: self.rise)
+
+    async def _narrow(self, wanted: Callable[[], Turn | None]) -> bool:
+        while (turn := wanted()) is not None and (between := self._between(turn)):
             # What comes before the first deviation is never named: how it was just before is all that is asked there.
             narrowing = turn.before is not None and turn.at.followed not in self._deviations[:1]
             if not await self._measure(between[len(between) // 2 if narrowing else -1]):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from dst import reading
-from dst.cause import Fork, Search, Share
+from dst.cause import Fork, Search, Share, Turn
 from dst.choices import Written
 from dst.faults import Fault
 from dst.forks import Failing, failing_run, forks
@@ -51,8 +51,8 @@ async def cause_of(
         budget=min(_BRIEF_RUNS, _BRIEF_STEPS // max(1, failing.result.steps)),
     )
     await search.run()
-    turn = _turn(failing, search)
-    return "" if turn is None else said_turn(turn, failing)
+    turn = _turn(failing, search, search.turn)
+    return "" if turn is None else said_turn(failing, turn, _turn(failing, search, search.rise))
 
 
 def _search(failing: Failing, fork: Fork, faults: Sequence[Fault], *, times: int, budget: int) -> Search:
@@ -131,12 +131,15 @@ class Explanation:
 
     def record(self, failure: FailureRecord, exit_code: int) -> ExplanationRecord:
         """Return the record of what is known by now; `failure` is that of the run."""
-        turn = None if self._search is None else _turn(self.failing, self._search)
+        failing, search = self.failing, self._search
+        turn = None if search is None else _turn(failing, search, search.turn)
+        rise = None if search is None else _turn(failing, search, search.rise)
         return ExplanationRecord(
-            failure=attrs.evolve(failure, cause="" if turn is None else said_turn(turn, self.failing)),
+            failure=attrs.evolve(failure, cause="" if turn is None else said_turn(failing, turn, rise)),
             faults=tuple(fault.name for fault in self.faults),
             turn=turn,
-            curve=() if self._search is None else tuple(_share(self.failing, share) for share in self._search.curve),
+            rise=rise,
+            curve=() if search is None else tuple(_share(failing, share) for share in search.curve),
             nearest=self._nearest(),
             tried=self._nearby.tried if self._nearby else 0,
             passing=self._nearby.passing if self._nearby else 0,
@@ -170,32 +173,36 @@ def _named(failing: Failing, names: frozenset[str]) -> tuple[Fault, ...]:
 # ---- words -----------------------------------------------------------------------------------------------------------
 
 
-def said_turn(turn: TurnRecord, failing: Failing) -> str:
-    """Return the moment named, in one sentence with its denominators."""
+def said_turn(failing: Failing, turn: TurnRecord, rise: TurnRecord | None) -> str:
+    """Return the moment named, in one sentence with its denominators; and where the share rises most, if elsewhere."""
     at, before = turn.at, turn.before
     if not failing.deviations:
         calm = "nothing has to go wrong: a calm run fails"
         return f"{calm}, and {at.failing} of {at.of} runs with and without faults fail alike"
     if not turn.certain:
-        rise = f"{before.failing} of {before.of} to " if before else ""
-        said = f"the share of continuations that fail alike rises most at {at.says}"
-        return f"{said}: {rise}{at.failing} of {at.of}"
+        return f"the share of continuations that fail alike rises most {_said_rise(turn)}"
     said = f"from {at.says} on, {at.failing} of {at.of} continuations fail alike"
     if before is None:
         return said
     place = "just before it" if turn.exact else f"{before.says}"
-    return f"{said}; from {place}, {before.failing} of {before.of}"
+    said = f"{said}; from {place}, {before.failing} of {before.of}"
+    return said if rise is None else f"{said}; it rises most {_said_rise(rise)}"
 
 
-def _turn(failing: Failing, search: Search) -> TurnRecord | None:
-    turn = search.turn
+def _said_rise(rise: TurnRecord) -> str:
+    place = f"{'at' if rise.exact else 'up to'} {rise.at.says}"
+    before = f"from {rise.before.failing} of {rise.before.of} " if rise.before else ""
+    return f"{place}, {before}to {rise.at.failing} of {rise.at.of}"
+
+
+def _turn(failing: Failing, search: Search, turn: Turn | None) -> TurnRecord | None:
     if turn is None:
         return None
     return TurnRecord(
         at=_share(failing, turn.at),
         before=None if turn.before is None else _share(failing, turn.before),
         certain=turn.certain,
-        exact=search.exact,
+        exact=search.exact(turn),
     )
 
 

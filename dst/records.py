@@ -253,6 +253,7 @@ class ExplanationRecord:
     failure: FailureRecord
     faults: tuple[str, ...]  # kinds that continuations were drawn with
     turn: TurnRecord | None  # None if too little was measured
+    rise: TurnRecord | None  # where the share rises most, if that is another moment
     curve: tuple[ShareRecord, ...]
     nearest: NearestRecord | None  # None if no changed schedule passes
     tried: int  # changed schedules that were run

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 
 from dst.records import ExplanationRecord, NearestRecord, ShareRecord
 from reports.summary import Line, Style, failure, line, said_time
@@ -43,25 +42,12 @@ def _curve(record: ExplanationRecord) -> Iterator[Line]:
 
 
 def _moment(record: ExplanationRecord) -> Iterator[Line]:
-    """Yield where the moment named is, and where the share rises most if that is another one."""
+    """Yield where the moment named is, and where the failure shows."""
     if record.turn is None:
         return
     at, failure = record.turn.at, record.failure
     shows = f"it shows at {said_time(failure.when_ns)}, record {failure.record}"
     yield line(f"  => is the moment named, at {said_time(at.when_ns)}, before record {at.record}; {shows}")
-    rises = [
-        (after.failing / after.of - before.failing / before.of, before, after)
-        for before, after in pairwise(record.curve)
-    ]
-    most = max(rises, key=lambda rise: rise[0], default=None)
-    if most is not None and most[0] > 0 and most[2].followed != at.followed:
-        _, before, after = most
-        rise = f"from {before.failing} of {before.of} to {after.failing} of {after.of}"
-        yield line(f"  it rises most between {before.says} and {after.says}, {rise}")
-
-
-def _rise(before: ShareRecord, after: ShareRecord) -> float:
-    return after.failing / after.of - before.failing / before.of
 
 
 def _bar(share: ShareRecord) -> str:

@@ -39,7 +39,7 @@ def test_the_one_moment_from_which_all_fail_is_found_exactly(data):
 
     search, whole = searched(lambda followed: 1.0 if followed >= turns else 0.2, deviations, last)
 
-    assert (turns, True, True) == (search.turn.at.followed, search.turn.certain, search.exact)
+    assert (turns, True, True) == (search.turn.at.followed, search.turn.certain, search.exact(search.turn))
     assert (True, turns - 1) == (whole, search.turn.before.followed)
 
 
@@ -67,7 +67,16 @@ def test_without_a_certain_moment_it_is_the_steepest_rise():
 
 def test_the_steepest_rise_is_found_exactly():
     search, whole = searched(lambda followed: 0.6 if followed >= 17 else 0.1, [4], 40)
-    assert (17, False, True, True) == (search.turn.at.followed, search.turn.certain, search.exact, whole)
+    assert (17, False, True, True) == (search.turn.at.followed, search.turn.certain, search.exact(search.turn), whole)
+
+
+def test_where_it_rises_most_is_told_if_that_is_not_where_it_becomes_certain():
+    def shares(followed: int) -> float:
+        return 1.0 if followed >= 30 else 0.7 if followed >= 17 else 0.1
+
+    search, _ = searched(shares, [4], 40)
+    assert (30, 17) == (search.turn.at.followed, search.rise.at.followed)
+    assert search.exact(search.rise)
 
 
 def test_one_that_always_gets_away_does_not_move_the_moment():
@@ -91,12 +100,12 @@ def test_a_moment_is_measured_whole_or_not_at_all(budget):
 
 def test_what_is_known_when_the_budget_is_out_is_told_as_not_exact():
     search, _ = searched(lambda followed: float(followed >= 40), [4, 8], 50, budget=40)
-    assert (50, 29, False) == (search.turn.at.followed, search.turn.before.followed, search.exact)
+    assert (50, 29, False) == (search.turn.at.followed, search.turn.before.followed, search.exact(search.turn))
 
 
 def test_nothing_measured_names_nothing():
     search, _ = searched(lambda followed: 1.0, [4], 50, budget=0)
-    assert (None, False, ()) == (search.turn, search.exact, search.curve)
+    assert (None, None, ()) == (search.turn, search.rise, search.curve)
 
 
 @pytest.mark.parametrize(
