@@ -98,7 +98,7 @@ def test_the_moment_named_is_between_the_first_deviation_and_the_violation(name)
     assert first <= record.turn.at.followed <= failing.last
     assert record.turn.at.record <= failure.record
     assert record.turn.certain or not failure.deviations
-    assert failure.cause
+    assert record.failure.cause
 
 
 def test_what_is_expected_is_an_invariant_of_the_scenario():
