@@ -37,6 +37,7 @@ from kernel.errors import (
 )
 from kernel.events import quoted
 from kernel.gates import TIMER, Delivered, Member, Wait, check_member, come_to, results, wait_on
+from kernel.ids import LIKE_A_BEGINNING
 from kernel.jsonform import Json, decode_canonical, fresh
 from kernel.log_ids import FlowLog
 from kernel.retries import next_try
@@ -467,8 +468,14 @@ class Context:
         return self.journal.state.get("continued", 0)
 
     def effect_scope(self) -> str:
-        """Return what step ids are unique in, for services that deduplicate: the execution, and which beginning."""
-        return f"{self.execution_id}~{self.beginning}" if self.beginning else self.execution_id
+        """Return what step ids are unique in, for services that deduplicate: the execution, and which beginning.
+
+        An id that ends like a beginning has its own behind it from the first on.  Otherwise: 1. the child `x::c` begins
+        anew, and so does its parent, 2. the parent's next child is `x::c~1`, 3. their effects are taken for the same.
+        """
+        if self.beginning or LIKE_A_BEGINNING.search(self.execution_id):
+            return f"{self.execution_id}~{self.beginning}"
+        return self.execution_id
 
     # ---- emits -------------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from kernel.errors import InvalidId
 
 ID_BYTES_MAX = 1_000
@@ -11,6 +13,9 @@ TIMER_DELIVERY = "timer:"
 CANCEL_DELIVERY = "cancel:"
 KERNEL_DELIVERIES = (TIMER_DELIVERY, CANCEL_DELIVERY)
 """What the delivery ids of timers and of requests to cancel begin with."""
+
+LIKE_A_BEGINNING = re.compile(r"~[0-9]+\Z")
+"""How the number of a later beginning stands behind an id: of a child, and of what its effects are known by."""
 
 
 def check_id(id: str, what: str) -> None:

@@ -16,7 +16,6 @@ possible output, so it is an object with one reserved key, and an output that lo
 
 from __future__ import annotations
 
-import re
 import weakref
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, cast
@@ -25,7 +24,7 @@ import attrs
 
 from kernel.definitions import Flow
 from kernel.errors import KernelError, TypedFailure
-from kernel.ids import check_id
+from kernel.ids import LIKE_A_BEGINNING, check_id
 from kernel.jsonform import Json
 from kernel.state import FlowState
 
@@ -37,7 +36,6 @@ CHILD_DONE = "CHILD_DONE"
 
 SEPARATOR = "::"
 _DECISION = "child:"
-_LIKE_A_BEGINNING = re.compile(r"~[0-9]+\Z")
 _FAILED = "__loomChildFailed"
 _OUTPUT = "__loomChildOutput"
 
@@ -145,7 +143,7 @@ def child_id_of(parent_id: str, key: str, beginning: int = 0) -> str:
 
 
 def _check_key(key: str) -> None:
-    if not key or SEPARATOR in key or key.startswith(":") or _LIKE_A_BEGINNING.search(key):
+    if not key or SEPARATOR in key or key.startswith(":") or LIKE_A_BEGINNING.search(key):
         raise ValueError(
             f"child key {key!r}: wanted a non-empty text without {SEPARATOR!r} that begins with no ':' and does not "
             "end like '~1'"

@@ -12,6 +12,7 @@ from typing import Any
 from dst.durable.child_once import ChildOnce
 from dst.durable.live_query_fresh import LiveQueryFresh
 from dst.durable.observed import is_served
+from dst.durable.services import execution_of, scope_of
 from dst.durable.stores import EXECUTING, INHERITED, LEGACY, LEGACY_SCHEMA, LIVE, UNSETTLED
 from dst.invariants import AnyInvariant, Broken, Invariant, Key
 from dst.trace import Record
@@ -199,7 +200,7 @@ class EffectAccounted(Invariant[tuple[int, tuple[Attempt, ...], frozenset[Attemp
 
     def key(self, record: Record) -> Key:
         """Keyed by execution, which is what an idempotency key begins with."""
-        execution = record[3].partition("/")[0].partition("~")[0] if record[0] == "performed" else record[1]
+        execution = execution_of(record[3]) if record[0] == "performed" else record[1]
         return execution, (execution,)
 
     def advance(
@@ -210,8 +211,7 @@ class EffectAccounted(Invariant[tuple[int, tuple[Attempt, ...], frozenset[Attemp
         if record[0] == events.EXECUTION_CONTINUED:
             return beginning + 1, started, performed
         if record[0] == events.STEP_STARTED:
-            scope = f"{record[1]}~{beginning}" if beginning else record[1]
-            attempt = f"{scope}/{_step(record)}", _payload(record).get("attempt", 1)
+            attempt = f"{scope_of(record[1], beginning)}/{_step(record)}", _payload(record).get("attempt", 1)
             return beginning, (*started, attempt), performed
         attempt = record[3], record[4]
         said = f"{record[1]} did {record[2]} of {record[3]}"

@@ -21,7 +21,7 @@ from dst.durable.notifications import SimNotifications
 from dst.durable.observed import observed
 from dst.durable.operations import Operations
 from dst.durable.replays import Replay, replays_of
-from dst.durable.services import Service
+from dst.durable.services import Service, execution_of
 from dst.durable.stores import ABOUT, SimStore, origin_of
 from dst.durable.workers import survivors, sweep
 from dst.faults import Fault, Options, menu
@@ -394,7 +394,7 @@ class DurableScenario(Operations, Scenario):
             ends.append((execution_id, entry.status, output))
         performed = {record[1:4] for record in sim.records if record[0] == "performed"}
         if forks:
-            performed = {done for done in performed if done[2].partition("/")[0] not in forks}
+            performed = {done for done in performed if execution_of(done[2]) not in forks}
         return (tuple(ends), tuple(sorted(performed)))
 
     def _was_changed(self) -> bool:

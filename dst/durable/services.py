@@ -6,6 +6,7 @@ the first, and is in the ledger as another attempt.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 
 import trio
@@ -30,6 +31,19 @@ Answer = Callable[[Json], object]
 """What the service answers: anything an effect may return."""
 
 Decline = tuple[Fault, type[TypedFailure]]
+
+
+_BEGINNING = re.compile(r"~[0-9]+\Z")
+
+
+def scope_of(execution_id: str, beginning: int) -> str:
+    """Return what the idempotency keys of an execution begin with, in that beginning of its flow (from 0)."""
+    return f"{execution_id}~{beginning}" if beginning or _BEGINNING.search(execution_id) else execution_id
+
+
+def execution_of(idempotency_key: str) -> str:
+    """Return the id of the execution that a key is of."""
+    return _BEGINNING.sub("", idempotency_key.partition("/")[0])
 
 
 class ServiceDown(Exception):

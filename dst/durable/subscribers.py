@@ -25,7 +25,7 @@ MakeLiveQuery = Callable[[Stores, SimNotifications], LiveQuery]
 
 @attrs.define(kw_only=True)
 class Reads:
-    """The part of an event store that a subscriber reads.  Mutable: counts rows.
+    """The part of an event store that a subscriber reads.  Mutable: counts the rows of reads that succeed.
 
     One who has read from a replica that lags looks again after a while, whatever it has heard: see `SimNotifications`.
     """

@@ -1117,7 +1117,28 @@ def test_a_parent_that_begins_anew_has_other_children_under_the_same_keys(bench,
             return await output(runtime), ids, supervision.supervisor.size()
 
     assert (6, ["x", "x::double", "x::double~1", "x::double~2"], 0) == trio.run(story)
-    assert ["x::double/multiply", "x::double~1/multiply", "x::double~2/multiply"] == effects_run
+    assert ["x::double/multiply", "x::double~1~0/multiply", "x::double~2~0/multiply"] == effects_run
+
+
+def test_the_effects_of_a_later_child_are_not_those_of_a_child_that_began_anew(bench):
+    # K-CHILD-1, K-RUN-7: the key `x::twice~1/multiply` is one of them alone
+    @flow
+    async def twice(ctx, number):
+        doubled = await ctx.run(multiply, number)
+        return doubled if number % 2 else await ctx.continue_as_new(number + 1)
+
+    @flow
+    async def parent(ctx, number):
+        doubled = await await_child(ctx, "twice", twice, number)
+        return doubled if number else await ctx.continue_as_new(2)
+
+    async def story():
+        async with family(bench, parent, twice) as (runtime, _):
+            await runtime.start(parent, 0, execution_id="x")
+            await settle()
+
+    trio.run(story)
+    assert 4 == len(set(effects_run)) == len(effects_run)
 
 
 def test_a_parent_that_begins_anew_hears_of_its_children_whatever_dies(make_bench):

@@ -48,6 +48,13 @@ def test_a_parent_hears_from_a_sweep_what_its_supervisor_was_not_told(act):
     assert 15 == seconds(result)
 
 
+def test_an_end_that_is_observed_twice_is_heard_once():
+    # K-CHILD-2
+    result = run((ARCHIVE_ENDS, "twice"))
+    heard = [r for r in result.records if r[0] in ("GATE_DELIVERED", "EXECUTION_RESUMED") and r[1] == LEAD]
+    assert (5, 0) == (len(heard), seconds(result)), "four readers and a writer, and no sweep"
+
+
 def test_a_supervisor_that_dies_with_its_worker_goes_on_where_it_was():
     # K-CHILD-2: what it knew is gone, the children are not started again
     result = run((f"append:{ARCHIVE}:EXECUTION_STARTED#1", "crash-after"))
