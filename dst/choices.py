@@ -13,6 +13,15 @@ from dst.prng import SplitMix64, derive
 from dst.schedule import Deviation
 
 IDLE = "idle"
+IDLE_AFTER = "idle after "
+"""Before a point: what a hold waits for is that this has happened, and that nothing else can run any more."""
+
+FREE = "free"
+"""What a hold waits for whose end is not known when it begins: see `Steering`."""
+
+CALL = "call:"
+"""How the site of a call begins: a place where a task may be held and nothing else be done, on its way to a port."""
+
 _SETTINGS, _DRAWS = 1, 2  # streams of a run's seed
 _SCALE = 1 << 64
 
@@ -25,6 +34,40 @@ class Choices(Protocol):
 
     def hold_until(self, point: str) -> str | int:
         """Return what ends the hold just chosen at `point`: the point that must happen, or how many operations."""
+
+
+class Ordering(Choices, Protocol):
+    """Choices that may have more to say of orders: of holds at calls, and of what is done where a hold was."""
+
+    @property
+    def at_calls(self) -> bool:
+        """Do these choices hold tasks at calls?  No other choices are asked there."""
+
+    def after_hold(self, point: str, menu: Menu) -> int:
+        """Return the index of the option to take at `point` now that the hold there has ended."""
+
+
+class Steering(Ordering, Protocol):
+    """Choices that decide, whenever nobody else can run, which of the tasks that they hold goes on."""
+
+    def attach(self, sim: Steered) -> None:
+        """Told once, before anything runs, which simulation it is."""
+
+    def release(self, points: Sequence[str]) -> int:
+        """Return the index of the one of these points, oldest first, whose hold ends now."""
+
+    def happened(self, point: str) -> None:
+        """Told of each operation that has happened."""
+
+
+class Steered(Protocol):
+    """A simulation, as what steers it needs it."""
+
+    footprint: dict[tuple[str, str], None] | None
+    deviations: list[Deviation]
+
+    def crowded(self) -> bool:
+        """Could anybody else run now?"""
 
 
 class Calm:
@@ -114,22 +157,36 @@ class _Rates:
 class Written:
     """Choices as a schedule has them.  `missed` is, at the end of a run, what did not find its point."""
 
-    def __init__(self, deviations: Sequence[Deviation]) -> None:
-        self._left = {deviation.at: deviation for deviation in deviations}
+    def __init__(self, deviations: Sequence[Deviation], *, at_calls: bool = False) -> None:
+        holds = [deviation for deviation in deviations if deviation.do == HOLD]
+        self._left = {deviation.at: deviation for deviation in deviations if deviation.do != HOLD}
+        self._after: dict[str, Deviation] = {}  # what is to be done where something is held first
+        for hold in holds:
+            if hold.at in self._left:
+                self._after[hold.at] = self._left.pop(hold.at)
+            self._left[hold.at] = hold
         self._until: dict[str, str] = {}
+        self.at_calls = at_calls or any(hold.at.startswith(CALL) for hold in holds)
 
     def choose(self, site: str, point: str, menu: Menu) -> int:
         """Return what is written for this point, 0 if nothing is or if it cannot be done here."""
-        deviation = self._left.get(point)
+        return self._take(self._left, point, menu)
+
+    def _take(self, written: dict[str, Deviation], point: str, menu: Menu) -> int:
+        deviation = written.get(point)
         if deviation is None:
             return 0
         index = menu.index(deviation.do)
         if index is None:
             return 0
-        del self._left[point]
+        del written[point]
         if deviation.do == HOLD:
             self._until[point] = deviation.until
         return index
+
+    def after_hold(self, point: str, menu: Menu) -> int:
+        """Return what is written for this point beside the hold."""
+        return self._take(self._after, point, menu)
 
     def hold_until(self, point: str) -> str | int:
         """Return the point that ends the hold."""
@@ -138,4 +195,4 @@ class Written:
     @property
     def missed(self) -> tuple[Deviation, ...]:
         """The deviations that have not found their point so far."""
-        return tuple(self._left.values())
+        return (*self._left.values(), *self._after.values())

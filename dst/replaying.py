@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
+from typing import cast
 
 import attrs
 
-from dst.choices import IDLE, Choices
+from dst.choices import IDLE, Choices, Ordering
 from dst.faults import HOLD, Menu
 from dst.judging import run_one
 from dst.run import Host, RunResult
@@ -34,6 +35,15 @@ class Noting:
     def hold_until(self, point: str) -> str | int:
         """Pass it on."""
         return self._choices.hold_until(point)
+
+    @property
+    def at_calls(self) -> bool:
+        """Pass it on, if they have anything to say of it."""
+        return bool(getattr(self._choices, "at_calls", False))
+
+    def after_hold(self, point: str, menu: Menu) -> int:
+        """Pass it on, if they have anything to say of it."""
+        return cast("Ordering", self._choices).after_hold(point, menu) if hasattr(self._choices, "after_hold") else 0
 
 
 @attrs.frozen(kw_only=True)
@@ -62,8 +72,8 @@ async def look(host: Host, scenario: type[Scenario], choices: Choices, again: Ch
 
 def missed(wanted: Sequence[Deviation], looked: Looked) -> list[tuple[Deviation, str]]:
     """Return the deviations of a schedule that did not take place as written, and why."""
-    happened = {deviation.at: deviation for deviation in looked.result.deviations}
-    return [(d, why) for d in wanted if (why := _why_missed(d, happened.get(d.at), looked))]
+    happened = {(deviation.at, deviation.do): deviation for deviation in looked.result.deviations}
+    return [(d, why) for d in wanted if (why := _why_missed(d, happened.get((d.at, d.do)), looked))]
 
 
 def _why_missed(wanted: Deviation, happened: Deviation | None, looked: Looked) -> str:

@@ -30,6 +30,14 @@ class Scenario(abc.ABC):
     async def drive(self, sim: Simulation) -> None:
         """Do what the outside does: start things, send messages.  Runs in the world, which never crashes."""
 
+    @classmethod
+    def has_orders(cls, site: str) -> bool:
+        """May exploration of orders hold what comes to this site, to let others go first?
+
+        Not where nobody else could, since they wait for what is held.
+        """
+        return True
+
     def heal(self, sim: Simulation) -> None:  # noqa: B027  # to be overridden where there is something to heal
         """The faults have stopped: see to it that everything goes on."""
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
+from dst.choices import IDLE_AFTER
 from dst.schedule import Deviation
 from dst.trace import Record
 
@@ -72,6 +73,8 @@ def happening(point: str) -> str:
     """Return what a hold waits for, in words."""
     if point in ("idle", ""):
         return "nothing else can run"
+    if point.startswith(IDLE_AFTER):
+        return f"{happening(point.removeprefix(IDLE_AFTER))} and nothing else can run"
     at = Deviation(at=point, do="")
     kind, _, rest = at.site.partition(":")
     act = _act(kind, rest)

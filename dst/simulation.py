@@ -6,13 +6,14 @@ import contextlib
 import contextvars
 import enum
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import attrs
 import trio
 
-from dst.choices import IDLE, Choices
-from dst.faults import HOLD, HOLDING, STALL, Fault, Menu, menu
+from dst.choices import CALL, FREE, IDLE, IDLE_AFTER, Choices, Ordering, Steering
+from dst.faults import HOLD, HOLDING, STALL, Fault, Menu, Option, menu
+from dst.footprints import EVERYTHING, WRITE
 from dst.node import Incarnation, Node, NodeMain
 from dst.schedule import Deviation
 from dst.scheduler import NODE, Reaped, Scheduler
@@ -33,8 +34,11 @@ class _Hold:
 
     task: trio.lowlevel.Task
     deviation: int  # its index among the run's deviations
-    until: str  # a point, IDLE, or "" while counting
+    until: str  # a point, IDLE, FREE, or "" while counting
     left: int  # operations to go while counting
+    then_idle: bool = False  # when `until` has happened it goes on waiting, for IDLE
+    said: str = ""  # how the schedule says it, once that is not simply what it ended with
+    last: str = ""  # while FREE: the newest operation that has happened meanwhile
 
 
 class Moment(enum.Enum):
@@ -75,6 +79,11 @@ class Simulation:
         self.watch: Watch | None = None  # told of each point on the calm way, before and after its work
         self.failures: list[str] = []  # what ended by an error that nobody injected
         self._choices = choices
+        self._ordering = cast("Ordering", choices) if hasattr(choices, "after_hold") else None
+        self._steering = cast("Steering", choices) if hasattr(choices, "release") else None
+        self.at_calls = self._ordering is not None and self._ordering.at_calls
+        self.footprint: dict[tuple[str, str], None] | None = None  # what was touched since somebody began to listen
+        self._touched = False  # has the operation that is going on said what it touches?
         self.jumped_at = 0  # the step at which time last moved
         self._counts: dict[str, int] = {}
         self._task_counts: dict[str, int] = {}
@@ -87,6 +96,8 @@ class Simulation:
         scheduler.on_idle = self._on_idle
         scheduler.on_jump = self._on_jump
         scheduler.pick = self._pick if len(self._task_menu.options) > 1 else None
+        if self._steering is not None:
+            self._steering.attach(self)
 
     # ---- points ------------------------------------------------------------------------------------------------------
 
@@ -112,14 +123,41 @@ class Simulation:
             return point, ""
         option = menu.options[index]
         assert option.fault is not None
-        self._menus.pop(point, None)  # no calm way on from here: nothing to watch
+        if option.name != HOLD:
+            self._menus.pop(point, None)  # no calm way on from here: nothing to watch
+        elif self._ordering is not None:
+            self._menus[point] = menu  # something more may be done here when the hold has ended
+        self._deviate(point, option)
+        if option.fault.environmental:
+            self.environment.append((site, count, menu.alike(option)))
+        return point, option.name
+
+    def _deviate(self, point: str, option: Option) -> None:
+        assert option.fault is not None
         self.count(option.fault.name)
         self.deviations.append(Deviation(at=point, do=option.name))
         self.kinds.append(option.fault.name)
-        if option.fault.environmental:
-            self.environment.append((site, count, menu.alike(option)))
         self.records.append(("fault", point, option.name))
-        return point, option.name
+
+    async def call(self, site: str) -> None:
+        """Come to a place where nothing happens, but a task can be held before it goes on to a port.
+
+        For the syscalls of a flow, whose appends wait for each other in the kernel: at their ports it is too late to
+        change their order.  It is a point only for choices that hold tasks at such places: others see none here.
+        """
+        if not self.at_calls:
+            return
+        point, act = self.enter(CALL + site, self._task_menu)
+        if act:
+            await self.approach(point, act)
+        self._touched = True  # nothing is done here
+        self.happened(point)
+
+    def touch(self, resource: str, mode: str) -> None:
+        """Say what the operation that is going on reads or changes; see `dst.footprints` for the modes."""
+        if self.footprint is not None:
+            self.footprint[resource, mode] = None
+            self._touched = True
 
     def alike(self, point: str, option: str) -> None:
         """Say that what the environment did at a point is like `option` in a calm run: here it comes to the same."""
@@ -144,8 +182,11 @@ class Simulation:
         # A port that is alone uses no step.  Otherwise: 1. a flow that never ends, 2. alone, 3. no limit ever stops it.
         return self.operations >= self.scheduler.max_steps or self.scheduler.others_runnable()
 
-    async def approach(self, point: str, act: str) -> None:
-        """Let others run before the work of a point; a hold lets them run for longer, and a stall stops the node."""
+    async def approach(self, point: str, act: str) -> str:
+        """Let others run before the work of a point; a hold lets them run for longer, and a stall stops the node.
+
+        Returns what is to be done now: what was to be done, but for a hold, which may be followed by a crash.
+        """
         if act == HOLD:
             await self._hold(point)
         elif act == STALL:
@@ -154,12 +195,31 @@ class Simulation:
             await self.scheduler.yield_now()
         if self.over:
             raise Reaped("the simulation is over")
-        if self.watch is not None and act == "" and point in self._menus:
+        if act == HOLD and self._ordering is not None and not self.quiet:
+            act = self._after_hold(point, self._ordering)
+        if self.watch is not None and act in ("", HOLD) and point in self._menus:
             self.watch(self, point, self._menus[point], Moment.BEFORE)
+        return act
+
+    def _after_hold(self, point: str, choices: Ordering) -> str:
+        """The hold at a point has ended: return what else is to be done there, or that it was held."""
+        menu = self._menus[point]
+        index = choices.after_hold(point, menu)
+        if index == 0:
+            return HOLD
+        del self._menus[point]
+        self._deviate(point, menu.options[index])
+        return menu.names[index]
 
     def happened(self, point: str) -> None:
         """The work of a point is done: what waits for it is let go."""
         self.operations += 1
+        if self.footprint is not None:
+            if not self._touched:
+                self.touch(EVERYTHING, WRITE)  # it does not say
+            self._touched = False
+        if self._steering is not None:
+            self._steering.happened(point)
         if self._holds:
             self._let_go(point)
         if self.watch is not None and point in self._menus:
@@ -188,19 +248,26 @@ class Simulation:
     def _withhold(self, task: trio.lowlevel.Task, point: str) -> None:
         until = self._choices.hold_until(point)
         counting = isinstance(until, int)
+        said = str(until) if not counting and str(until).startswith(IDLE_AFTER) else ""
         self._holds.append(
             _Hold(
                 task=task,
                 deviation=len(self.deviations) - 1,
-                until="" if counting else str(until),
+                until="" if counting else str(until).removeprefix(IDLE_AFTER),
                 left=until if isinstance(until, int) else 0,
+                then_idle=bool(said),
+                said=said,
             )
         )
 
     def _let_go(self, point: str) -> None:
         """An operation has happened: end the holds that were waiting for it, or have waited for enough of them."""
         for hold in self._holds.copy():
-            if hold.until:
+            if hold.until == FREE:
+                hold.last, ends = point, False
+            elif hold.then_idle and hold.until == point:
+                hold.until, hold.then_idle, ends = IDLE, False, False
+            elif hold.until:
                 ends = hold.until == point
             else:
                 hold.left -= 1
@@ -236,16 +303,34 @@ class Simulation:
         return label
 
     def _on_idle(self) -> bool:
-        """Nobody can run: before time moves, the oldest hold ends."""
+        """Nobody can run: before time moves, the oldest hold ends of those that wait for that, or else of all."""
         if not self._holds:
             return False
-        self._end_hold(self._holds[0], IDLE)
+        waiting = [hold for hold in self._holds if hold.until == IDLE]
+        free = [] if waiting else [hold for hold in self._holds if hold.until == FREE]
+        if free:
+            assert self._steering is not None
+            hold = free[self._steering.release([self.deviations[hold.deviation].at for hold in free])]
+            self._end_hold(hold, IDLE_AFTER + hold.last if hold.last else IDLE)
+        else:
+            hold = (waiting or self._holds)[0]
+            self._end_hold(hold, hold.said if waiting and hold.said else IDLE)
         return True
 
     def _on_jump(self, now_ns: int) -> None:
         self.jumped_at = self.scheduler.steps
         if not self.over:
             self.records.append(("clock", now_ns))
+
+    @property
+    def passed(self) -> dict[str, int]:
+        """How often each site has been come to."""
+        return dict(self._counts)
+
+    def way_to(self, point: str) -> tuple[Deviation, ...]:
+        """Return the deviations so far, as of a run that is to crash at `point`: what is held is held for ever."""
+        still = {hold.deviation for hold in self._holds}
+        return tuple(attrs.evolve(d, until=point) if i in still else d for i, d in enumerate(self.deviations))
 
     def close(self) -> None:
         """The run is over, and so is its trace; a hold that is still on has no end but that."""
@@ -334,7 +419,7 @@ class Simulation:
         self.records.append(("crash", name, point))
         if incarnation.recovering:
             self.count("crash-in-recovery")
-        self._end(node, name, incarnation)
+        self._end(node, name, incarnation, at=point)
         await self.scheduler.hold_forever()
 
     def stop(self, node: Node, why: str) -> None:
@@ -347,12 +432,13 @@ class Simulation:
             self.records.append(("stop", node.current.name, why))
             self._end(node, node.current.name, node.current)
 
-    def _end(self, node: Node, name: str, incarnation: Incarnation) -> None:
+    def _end(self, node: Node, name: str, incarnation: Incarnation, at: str = "") -> None:
         node.current = None
         self.scheduler.freeze(name)
         for hold in [hold for hold in self._holds if hold.task.context.get(NODE) == name]:
             self._holds.remove(hold)
-            self.deviations[hold.deviation] = attrs.evolve(self.deviations[hold.deviation], until=IDLE)
+            until = at if hold.until == at else IDLE  # one that waits for its own end is to be held as long again
+            self.deviations[hold.deviation] = attrs.evolve(self.deviations[hold.deviation], until=until)
         incarnation.died()
         self.spawn(lambda: self._restart(node), f"restart {node.name}", after_seconds=RESTART_SECONDS)
 

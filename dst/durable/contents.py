@@ -5,6 +5,7 @@ from __future__ import annotations
 from dst.durable.faults import CONTENT_MISSING, STORE_REFUSED
 from dst.durable.stores import POINT, SimStore
 from dst.faults import Options, menu
+from dst.footprints import ADD, READ
 
 _WRITE: Options = (*POINT, ("refused", STORE_REFUSED))
 _READ: Options = (("missing", CONTENT_MISSING),)
@@ -22,6 +23,7 @@ class SimContents:
     async def put_content(self, hash: str, text: str) -> None:
         """Keep a text, at a point `content:<first digits of its hash>`."""
         point, act = await self._db.come_to(f"content:{hash[:8]}", self._write_menu)
+        self._db.sim.touch(f"content:{hash}", ADD)
         self.texts[hash] = text
         await self._db.leave(point, act)
 
@@ -31,6 +33,7 @@ class SimContents:
         point, act = sim.enter(f"resolve:{hash[:8]}", self._read_menu)
         if act or sim.crowded():
             await sim.approach(point, act)
+        sim.touch(f"content:{hash}", READ)
         sim.happened(point)
         if act == "missing":
             self._db.trouble()

@@ -70,7 +70,7 @@ class SimLeases:
     async def _come_to(self, site: str) -> tuple[str, str]:
         point, act = self._sim.enter(site, self._menu)
         if act or self._sim.crowded():
-            await self._sim.approach(point, act)
+            act = await self._sim.approach(point, act)
             if act == "crash-before":
                 await self._sim.crash(point)
             if act == "refused":

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import trio
 
-from dst.durable.stores import EXECUTING, LIVE, UNSETTLED, EmitCall, SimStore
+from dst.durable.stores import EXECUTING, LIVE, UNSETTLED, EmitCall, SimStore, count_of
+from dst.footprints import ADD, READ, SET, WRITE
 from kernel.content import ContentEvents
 from kernel.context import Context
 from kernel.definitions import Step
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
     from kernel.parts import Parts
 
 T = TypeVar("T")
+
+_FACTS = ("live", "executing", "unsettled", "order")
+"""What the emit rule may ask of a run at the moment of an emit: whether decisions and gates came first, too."""
 
 
 def identity_of(type: str, payload_text: str) -> str:
@@ -67,6 +71,13 @@ class Observing(Context):
     async def emit_text(self, type: str, text: str) -> None:
         """Note the call with its logical identity, and that it was acknowledged."""
         identity = identity_of(type, text)
+        sim = self._store.sim
+        if sim.at_calls:
+            await sim.call(f"emit:{self.execution_id}:{self._whose()}:{type}")
+        if sim.footprint is not None:
+            for fact in _FACTS:
+                self._touch(fact, READ)
+            sim.touch(count_of(self.execution_id, self._passed, identity), ADD)
         place = f"{self.branch_path()}@{_call_site()}"
         nth = self._passes[place, identity] = self._passes.get((place, identity), 0) + 1
         facts = (
@@ -96,44 +107,62 @@ class Observing(Context):
         self, type: str, payload_text: str, *, stamp: str | None = None, provenance: dict[str, Json] | None = None
     ) -> None:
         """See what the run is about to record of itself."""
+        if provenance is not None and self._store.sim.at_calls:  # an effect speaks
+            await self._store.sim.call(f"told:{self.execution_id}:{provenance['effect']}:{type}")
         if type == STEP_STARTED:
-            self._live = True
+            self._turn_live()
+            self._touch("executing", ADD)
             await super().commit(type, payload_text, stamp=stamp, provenance=provenance)
             self._executing += 1  # until `perform` has ended
             return
         if type == STEP_CANCELLED or (type == STEP_FAILED and is_end(payload_text)):
-            self._unsettled = True
+            self._turn_unsettled()
         await super().commit(type, payload_text, stamp=stamp, provenance=provenance)
 
     async def perform(self, attempt: Attempt, effect_context: EffectCalls, input: Json) -> object:
         """See when the effect itself has ended, and whether a re-run would be served that end."""
         try:
-            return await super().perform(attempt, effect_context, input)
+            value = await super().perform(attempt, effect_context, input)
+            if self._store.sim.at_calls:  # it may take its time to return
+                await self._store.sim.call(f"end:{effect_context.idempotency_key}")
+            return value
         except Exception as error:
             if attempt.is_last and not isinstance(error, attempt.step.failures):
-                self._unsettled = True  # known from here on, whenever the flow is awake to record it (K-EMIT-5)
+                self._turn_unsettled()  # known from here on, whenever the flow is awake to record it (K-EMIT-5)
             raise
         finally:
             self._executing -= 1
+            self._touch("executing", ADD)
 
     async def call_decider(self, decision_id: str, decider: Callable[[], object | Awaitable[object]]) -> object:
         """See a decider at work."""
-        self._live = True
+        self._turn_live()
+        self._store.touch_all(self.execution_id)
         self._executing += 1
         try:
             return await super().call_decider(decision_id, decider)
         except BaseException:
-            self._unsettled = True
+            self._turn_unsettled()
             raise
         finally:
             self._executing -= 1
+
+    def leave_branch(self) -> None:
+        """The last of a group's branches lets who opened them go on: which one is last must be tried."""
+        group = self.branch_path().rpartition(".")[0]
+        super().leave_branch()
+        self._touch(f"join {group}", WRITE)
 
     # ---- what code is handed -----------------------------------------------------------------------------------------
 
     async def execute_as(self, journal_id: str, step: Step, input: Json = None, *, kind: str = "step") -> Json:
         """Compare what the flow gets with the record."""
+        if self._store.sim.at_calls:
+            await self._store.sim.call(f"step:{self.execution_id}:{self._whose()}:{journal_id}")
+        self._touch(f"step {journal_id}", WRITE)
+        self._touch("order", READ)
         if not self._end(journal_id):
-            self._live = True  # from the call on: it may wait for its next try before it starts
+            self._turn_live()  # from the call on: it may wait for its next try before it starts
         try:
             value = await super().execute_as(journal_id, step, input, kind=kind)
         except TypedFailure as failure:
@@ -146,6 +175,9 @@ class Observing(Context):
 
     async def decide(self, decision_id: str, decider: Callable[[], object | Awaitable[object]]) -> Json:
         """Compare what the flow gets with the record."""
+        if self._store.sim.at_calls:
+            await self._store.sim.call(f"decide:{self.execution_id}:{self._whose()}:{decision_id}")
+        self._store.touch_all(self.execution_id)
         value = await super().decide(decision_id, decider)
         self._hand("decision", decision_id, value, self._choice(decision_id))
         return value
@@ -170,6 +202,10 @@ class Observing(Context):
 
     async def _through(self, gate: Awaitable[T]) -> T:
         """Note that a gate is passed with a delivery, out of time, or with a cancellation that is on record."""
+        if self._store.sim.at_calls:
+            await self._store.sim.call(f"gate:{self.execution_id}:{self._whose()}")
+        if self.branch_path() == "":  # in branches they are refused
+            self._store.touch_all(self.execution_id)
         try:
             value = await gate
         except GateTimeout:
@@ -181,6 +217,25 @@ class Observing(Context):
             raise
         self._pass()
         return value
+
+    # ---- footprints --------------------------------------------------------------------------------------------------
+
+    def _touch(self, what: str, mode: str) -> None:
+        """Say that this run's operation touches something that other runs have of their own."""
+        if self._store.sim.footprint is not None:
+            self._store.sim.touch(f"{what}:{self.execution_id}", mode)
+
+    def _turn_live(self) -> None:
+        self._live = True
+        self._touch("live", SET)
+
+    def _turn_unsettled(self) -> None:
+        self._unsettled = True
+        self._touch("unsettled", SET)
+
+    def _whose(self) -> str:
+        """Return who makes a syscall, as calls are told apart: the flow itself, or which of its branches."""
+        return self.branch_path() or "flow"
 
     def _beginning(self) -> Sequence[Envelope]:
         """Return the events since the execution began, or began anew."""

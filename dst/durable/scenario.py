@@ -22,7 +22,7 @@ from dst.durable.observed import observed
 from dst.durable.operations import Operations
 from dst.durable.replays import Replay, replays_of
 from dst.durable.services import Service, execution_of
-from dst.durable.stores import ABOUT, SimStore, origin_of
+from dst.durable.stores import ABOUT, CALLED, SimStore, origin_of
 from dst.durable.workers import survivors, sweep
 from dst.faults import Fault, Options, menu
 from dst.node import Incarnation, Node
@@ -117,6 +117,7 @@ class DurableScenario(Operations, Scenario):
         """Start the worker."""
         self.sim = sim
         self.db = self.store(sim)
+        self.db.counts_appends = self.snapshot_every is not None
         self.contents = SimContents(self.db)
         self.stores = self.db.stores
         if self.inline_bytes_max is not None:
@@ -360,6 +361,14 @@ class DurableScenario(Operations, Scenario):
         snapshot, row = self.db.snapshots.get(execution_id), self.db.rows[execution_id]
         position = -1 if snapshot is None else snapshot.sequence
         return phase(row.status, row.head - position, self.snapshot_every)
+
+    @classmethod
+    def has_orders(cls, site: str) -> bool:
+        """Everywhere but at the appends of flows and effects, for which an execution has one turn.
+
+        What is held there keeps all others from theirs.  They are held before: at their calls.
+        """
+        return not site.startswith("emit:") and not any(f":{kind}" in site for kind in CALLED)
 
     @classmethod
     def landmark(cls, record: Record) -> Hashable | None:

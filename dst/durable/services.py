@@ -13,6 +13,7 @@ import trio
 
 from dst.durable.faults import EFFECT_ANSWER_LOST, EFFECT_HUNG, EFFECT_REFUSED, STEP_TIMEOUT
 from dst.faults import CRASH_AFTER, CRASH_BEFORE, HOLDING, Fault, Menu, Options, menu
+from dst.footprints import WRITE
 from dst.simulation import Simulation
 from kernel.definitions import Effect, EffectContext
 from kernel.errors import TypedFailure
@@ -72,11 +73,17 @@ class Service:
         belongs to the invariants."""
         return sorted(f"{operation}:{key}:{(operation, key) in self.done}" for operation, key in self._accepted)
 
+    def _touch(self, operation: str, key: str) -> None:
+        """Say that something is done for a key: answers depend on nothing else of the service (see `visible`)."""
+        if self.sim.footprint is not None:
+            self.sim.touch(f"service:{self.name}:{operation}:{key}", WRITE)
+
     async def has_done(self, operation: str, idempotency_key: str) -> bool:
         """Return what the service's own books say, when no request for it is on its way any more."""
         landing = self._landings.get((operation, idempotency_key))
         if landing is not None:
             await landing.wait()
+        self._touch(operation, idempotency_key)
         return (operation, idempotency_key) in self.done
 
     def effect(
@@ -116,7 +123,7 @@ class Service:
         sim = self.sim
         point, act = sim.enter(f"effect:{context.idempotency_key}", choices)
         if act or sim.crowded():
-            await sim.approach(point, act)
+            act = await sim.approach(point, act)
         if act == "crash-before":
             await sim.crash(point)
         elif act == "refused":
@@ -155,6 +162,7 @@ class Service:
 
     def _do(self, operation: str, context: EffectContext, input: Json, answer: Answer) -> None:
         key = (operation, context.idempotency_key)
+        self._touch(*key)
         self._accepted.add(key)
         if key not in self.done:
             self.done[key] = answer(input)
@@ -166,6 +174,7 @@ class Service:
         """Do it after `seconds`: the request is on its way, whatever becomes of the caller, who does not stop waiting
         when it is asked to: a zombie."""
         key, caller = (operation, context.idempotency_key), self.sim.current_node()
+        self._touch(*key)
         landed = self._landings[key] = trio.Event()
         self._accepted.add(key)
 

@@ -25,6 +25,7 @@ from dst.durable.faults import (
 )
 from dst.durable.snapshots import garbled, reordered
 from dst.faults import CRASH_AFTER, CRASH_BEFORE, HOLD, HOLDING, STALL, STALLING, Fault, Menu, Options, menu
+from dst.footprints import ADD, EVERYTHING, READ, WRITE
 from dst.scheduler import NODE
 from dst.simulation import Simulation
 from kernel.errors import (
@@ -35,7 +36,16 @@ from kernel.errors import (
     StoreUnavailable,
     UnknownExecution,
 )
-from kernel.events import KERNEL_TYPES, Envelope, StoredEvent
+from kernel.events import (
+    DECISION_RECORDED,
+    KERNEL_TYPES,
+    STEP_CANCELLED,
+    STEP_COMPLETED,
+    STEP_FAILED,
+    STEP_STARTED,
+    Envelope,
+    StoredEvent,
+)
 from kernel.fold import FoldPass
 from kernel.jsonform import Json
 from kernel.ports import CatalogueEntry, Delivery, Status, StoredSnapshot, Stores
@@ -71,6 +81,12 @@ LIVE, EXECUTING, UNSETTLED, LEGACY, INHERITED = "L", "E", "U", "O", "I"
 
 LEGACY_SCHEMA = "1.18.0"
 """Of the logs from before stamps that a simulation may begin with."""
+
+STEP_TYPES = frozenset({STEP_STARTED, STEP_COMPLETED, STEP_FAILED, STEP_CANCELLED})
+"""Facts that the fold keeps step by step, so that those of two steps can change places."""
+
+CALLED = (*sorted(STEP_TYPES), DECISION_RECORDED)
+"""Facts that are appended for a call of a flow, or for the end of an effect: both are points of their own."""
 
 ABOUT = ("step", "decisionId", "on")
 """Which payload field says what a kernel fact is about."""
@@ -130,6 +146,7 @@ class SimStore:
         self.changed: trio.Event | None = None  # set, once, at the next change that a sweep may have waited for
         self.looks: dict[tuple[str | None, str], tuple[int, Status]] = {}  # a node's newest look at an execution
         self._folds: dict[str, FoldPass] = {}
+        self.counts_appends = False  # do others count how many there are, as who takes snapshots does?
         self.troubles = 0  # what has fired that can leave an execution idle, or a client with an error
         self.on_trouble: Callable[[], None] | None = None
         self.on_change: Callable[[str], None] | None = None  # told of each execution whose log has changed
@@ -188,7 +205,7 @@ class SimStore:
         if act or sim.crowded():
             if act in self._acts:
                 self._acts[act]()
-            await sim.approach(point, act)
+            act = await sim.approach(point, act)
             if act == "crash-before":
                 await sim.crash(point)
             elif act == "refused":
@@ -236,6 +253,8 @@ class SimStore:
         """Make one event durable, and note it."""
         self.logs.setdefault(execution_id, []).append(StoredEvent(envelope.sequence, envelope.text, envelope.hash))
         self.history.setdefault(execution_id, []).append(envelope)
+        if self.sim.footprint is not None:
+            self._touch_event(execution_id, envelope, call)
         if call is None:
             kind = envelope.type if envelope.type in KERNEL_TYPES else "other"  # an effect's own emit
             self.sim.records.append((kind, execution_id, envelope))
@@ -245,12 +264,35 @@ class SimStore:
                 ("emitted", execution_id, call.segment, call.identity, call.logical, call.facts, envelope)
             )
 
+    def _touch_event(self, execution_id: str, envelope: Envelope, call: EmitCall | None) -> None:
+        """Say what an append changes: what the fold makes of it, never "the log", or nothing could change places."""
+        if self.counts_appends:
+            self.touch_all(execution_id)
+            return
+        payload = envelope.payload
+        if call is not None:
+            self.sim.touch(count_of(execution_id, call.segment, call.identity), ADD)
+        elif envelope.type in STEP_TYPES and isinstance(payload, dict):
+            self.sim.touch(f"fold:{execution_id}:{payload.get('step')}", WRITE)
+        elif envelope.type in KERNEL_TYPES:
+            self.touch_all(execution_id)
+            return
+        else:
+            self.sim.touch(f"told:{execution_id}:{envelope.type}", ADD)  # an effect's own emit: nothing counts it
+        self.sim.touch(f"order:{execution_id}", READ)
+
+    def touch_all(self, execution_id: str) -> None:
+        """Say that an operation can change places with none of this execution: it decides, ends, or reads positions."""
+        if self.sim.footprint is not None:
+            self.sim.touch(f"order:{execution_id}", WRITE)
+
     def park(self, execution_id: str, flow_id: str, *, head: int) -> None:
         """Say in the catalogue that an execution is parked, and nobody's."""
         self.rows[execution_id] = _Row(flow_id, "suspended", head, None, 0)
 
     async def read_from(self, execution_id: str, sequence: int) -> Sequence[StoredEvent]:
         """Return the tail, at a point `read:<execution>` if a fault of reads is declared."""
+        self.touch_all(execution_id)
         if self._read_menu is not None:
             return await self._read_unkindly(execution_id, sequence, self._read_menu)
         if self.sim.crowded():
@@ -298,6 +340,7 @@ class SimStore:
     async def truncate_prefix(self, execution_id: str, through: int) -> None:
         """Drop a prefix, at a point `truncate:<execution>`."""
         point, act = await self.come_to(f"truncate:{execution_id}")
+        self.touch_all(execution_id)
         cut = self.cuts.get(execution_id, 0)
         if through >= cut:
             log = self.logs[execution_id]
@@ -313,6 +356,7 @@ class SimStore:
     async def claim(self, execution_id: str, owner: str) -> int:
         """Claim, at a point `claim:<execution>`."""
         point, act = await self.come_to(f"claim:{execution_id}")
+        self.touch_all(execution_id)
         row = self.rows.get(execution_id)
         if row is None:
             raise UnknownExecution(f"no execution {execution_id!r} in this store")
@@ -324,6 +368,7 @@ class SimStore:
 
     async def entry(self, execution_id: str) -> CatalogueEntry | None:
         """Return the catalogue entry, at a point `entry:<execution>` if stale reads are declared."""
+        self.touch_all(execution_id)
         row = self.rows.get(execution_id)
         if row is not None:
             self.looks[NODE.get(), execution_id] = len(self.sim.records), row.status
@@ -334,6 +379,7 @@ class SimStore:
     async def entries(self, *statuses: Status) -> Sequence[CatalogueEntry]:
         """Return entries in order of id, at a point `entries` if stale reads are declared."""
         rows: dict[str, _Row | None] = {**self.rows}
+        self.sim.touch(EVERYTHING, WRITE)
         if self._look_menu is not None and await self._look("entries", self._look_menu) and self._newest:
             rows[self._newest] = self._older.get(self._newest)
         shown = [(i, row) for i, row in sorted(rows.items()) if row is not None]
@@ -354,6 +400,7 @@ class SimStore:
     async def save(self, execution_id: str, snapshot: StoredSnapshot) -> None:
         """Save, at a point `snapshot:<execution>`."""
         point, act = await self.come_to(f"snapshot:{execution_id}", self._save_menu)
+        self.touch_all(execution_id)
         before = self._position(execution_id)
         self.keep(execution_id, snapshot)
         self.saved.append((execution_id, snapshot))
@@ -377,6 +424,7 @@ class SimStore:
 
     async def load(self, execution_id: str) -> StoredSnapshot | None:
         """Return the newest snapshot, at a point `load:<execution>` if a fault of loading is declared."""
+        self.touch_all(execution_id)
         if self._load_menu is None:
             return self.snapshots.get(execution_id)
         point, act = self.sim.enter(f"load:{execution_id}", self._load_menu)
@@ -400,6 +448,7 @@ class SimStore:
     async def put(self, execution_id: str, delivery: Delivery) -> bool:
         """Accept, at a point `put:<execution>:<delivery>`."""
         point, act = await self.come_to(f"put:{execution_id}:{delivery.delivery_id}")
+        self.touch_all(execution_id)
         box = self.mail.setdefault(execution_id, {})
         fresh = delivery.delivery_id not in box
         if fresh:
@@ -418,11 +467,13 @@ class SimStore:
 
     async def pending(self, execution_id: str) -> Sequence[Delivery]:
         """Return what is pending."""
+        self.touch_all(execution_id)
         return list(self.mail.get(execution_id, {}).values())
 
     async def remove(self, execution_id: str, delivery_ids: Sequence[str]) -> None:
         """Forget, at a point `remove:<execution>:<delivery>`."""
         point, act = await self.come_to(f"remove:{execution_id}:{delivery_ids[0] if delivery_ids else ''}")
+        self.touch_all(execution_id)
         box = self.mail.get(execution_id, {})
         for delivery_id in delivery_ids:
             box.pop(delivery_id, None)
@@ -430,6 +481,7 @@ class SimStore:
 
     async def executions(self) -> Sequence[str]:
         """Return who has something pending."""
+        self.sim.touch(EVERYTHING, WRITE)
         return sorted(execution_id for execution_id, box in self.mail.items() if box)
 
     # ---- several workers ---------------------------------------------------------------------------------------------
@@ -449,7 +501,7 @@ class SimStore:
         """Come to the point of a write: return its label and what is left to be done there, with `leave`."""
         point, act = self.sim.enter(site, choices or self._write_menu)
         if act or self.sim.crowded():
-            await self.sim.approach(point, act)
+            act = await self.sim.approach(point, act)
             if act == "crash-before":
                 await self.sim.crash(point)
             elif act == "refused":
@@ -466,6 +518,11 @@ class SimStore:
         self.sim.happened(point)
         if act == "crash-after":
             await self.sim.crash(point)
+
+
+def count_of(execution_id: str, segment: int, identity: str) -> str:
+    """Return the resource that emits of one identity count up, for footprints."""
+    return f"count:{execution_id}:{segment}/{identity}"
 
 
 def origin_of(envelope: Envelope) -> tuple[str, int] | None:

@@ -10,20 +10,22 @@ A state is reached by running its schedule from the beginning: worlds are not co
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
-from dst.choices import Written
+from dst.choices import IDLE_AFTER, Written
 from dst.faults import CRASH_AFTER, CRASH_BEFORE, HOLDING
 from dst.run import Host, RunResult
 from dst.scenario import Scenario
 from dst.schedule import Deviation
 from dst.signature import inconclusive, violation_of
 from dst.strategies.graph import Graph, Hold, Key, State, count_schedules, visited
+from dst.strategies.orders import NotThere, Orders, Steer, WrongFootprint
 from dst.strategies.product import Suspect, search
 from dst.strategies.view import Bounds, Departure, View, segment_start
 from dst.transparency import NAME as TRANSPARENT
@@ -52,6 +54,8 @@ class Exploration:
     states: int = 0
     transitions: int = 0
     pairs: int = 0  # (state of the system, state of a monitor) searched
+    orders: int = 0  # runs of a state in one order each; all but one a state are in another than the calm one
+    orders_pruned: int = 0  # of them, those that came to where all that was left had been run in another order
     frontier: int = 0  # states that are known and were not run
     seconds: float = 0.0
     closed: bool = False
@@ -122,6 +126,17 @@ def _disagreement(one: Exploration, two: Exploration, cap: int) -> list[str]:
     return []
 
 
+def reordered(state: State, counts: Mapping[str, int]) -> tuple[Deviation, ...]:
+    """Return what makes a state's order, for a way there on which sites were passed so often before."""
+
+    def moved(point: str) -> str:
+        after = IDLE_AFTER if point.startswith(IDLE_AFTER) else ""
+        site, _, nth = point.removeprefix(after).rpartition("#")
+        return f"{after}{site}#{int(nth) - state.counts.get(site, 0) + counts.get(site, 0)}" if site else point
+
+    return tuple(attrs.evolve(d, at=moved(d.at), until=moved(d.until)) for d in state.order)
+
+
 class NotDeterministic(Exception):
     """A schedule did not do again what it did before."""
 
@@ -140,6 +155,10 @@ class Explorer:
         root = State(key=ROOT, deviations=(), crashes=0)
         self._frontier = deque([root])
         self.graph: Graph = {ROOT: root}
+        self._deadline = math.inf
+        self._began = 0.0
+        self._ordered = 0  # states of the graph that are one with another, in another order
+        self._unordered = 0  # states of which not all orders were run
         self.report = Exploration(
             graph=self.graph,
             judged_raw_only=_judged_raw_only(scenario),
@@ -149,17 +168,19 @@ class Explorer:
     async def run(self) -> Exploration:
         """Explore until nothing new is found, a violation is, or a bound is reached."""
         report, began = self.report, time.monotonic()  # for the report and its bound only
-        deadline = math.inf if self._bounds.seconds_max is None else began + self._bounds.seconds_max
+        self._began = began
+        if self._bounds.seconds_max is not None:
+            self._deadline = began + self._bounds.seconds_max
         try:
-            while self._frontier and not report.found and not self._spent(deadline):
-                await self._visit(self._frontier.popleft())
-                report.states, report.frontier = len(self.graph), len(self._frontier)
-                report.seconds = time.monotonic() - began
-                if self._progress is not None:
-                    self._progress(report)
+            while self._frontier and not report.found and not self._spent():
+                state = self._frontier.popleft()
+                await (self._visit_in_all_orders(state) if self._bounds.all_orders else self._visit(state))
+                self._tell()
+            if self._unordered:
+                report.cut_short.append(f"not all orders of {self._unordered:,} of the states")
             if not report.found:
                 await self._search_product()
-        except NotDeterministic as error:
+        except (NotDeterministic, NotThere, WrongFootprint) as error:
             report.diverged = str(error)
         report.count()
         says_all = not (self._frontier or report.cut_short or report.diverged or report.inconclusive)
@@ -167,11 +188,18 @@ class Explorer:
         report.seconds = time.monotonic() - began
         return report
 
-    def _spent(self, deadline: float) -> bool:
+    def _tell(self) -> None:
+        report = self.report
+        report.states, report.frontier = len(self.graph) - self._ordered, len(self._frontier)
+        report.seconds = time.monotonic() - self._began
+        if self._progress is not None:
+            self._progress(report)
+
+    def _spent(self) -> bool:
         """Is a bound reached?  One state is always run."""
-        if len(self.graph) - len(self._frontier) >= self._bounds.states_max:
+        if len(self.graph) - self._ordered - len(self._frontier) >= self._bounds.states_max:
             self.report.cut_short.append(f"{self._bounds.states_max:,} states")
-        elif self.report.runs and time.monotonic() > deadline:
+        elif self.report.runs and time.monotonic() > self._deadline:
             self.report.cut_short.append(f"{self._bounds.seconds_max:g} s")
         return bool(self.report.cut_short)
 
@@ -186,6 +214,37 @@ class Explorer:
         state.visited = True
         self.report.transitions += len(state.holds)
 
+    async def _visit_in_all_orders(self, state: State) -> None:
+        """Run a state in every order of its operations, judge each raw, and note where each can be left."""
+        orders, others = Orders(), list[Hold]()
+        for number in itertools.count():
+            steer = orders.steer(state.deviations, self._scenario)
+            view = View(state.deviations, self._bounds, steer)
+            result = await self._run(state.deviations, view, steer)
+            steer.end_turn()
+            self.report.orders += 1
+            self.report.orders_pruned += steer.blocked
+            one = state if number == 0 else self._in_another_order(state, number, others)
+            one.records = result.records[segment_start(result.records, state.deviations) :]
+            one.holds = [self._edge(state, moment) for moment in view.departures]
+            one.counts, one.visited = view.counts, True
+            one.order = result.deviations[len(state.deviations) :]
+            self.report.transitions += len(one.holds)
+            self._tell()
+            if self.report.found or not orders.advance():
+                break
+            if number + 1 >= self._bounds.orders_max or time.monotonic() > self._deadline:
+                self._unordered += 1
+                break
+        state.holds = [*others, *state.holds]  # it may go on in any order before anything else happens
+
+    def _in_another_order(self, state: State, number: int, edges: list[Hold]) -> State:
+        key = (*state.key, f"order {number}")
+        edges.append(Hold(position=0, point="", nth=0, option="order", crash=False, child=key, order=True))
+        self.graph[key] = other = State(key=key, deviations=state.deviations, crashes=state.crashes)
+        self._ordered += 1
+        return other
+
     def _edge(self, state: State, moment: Departure) -> Hold:
         """Return the edge for a moment; a behaviour not seen before is a new state."""
         crashes = state.crashes + moment.crash
@@ -194,7 +253,7 @@ class Explorer:
         else:
             key = (*state.key, moment.point, moment.option)
         if key not in self.graph:
-            deviations = (*state.deviations, moment.deviation)
+            deviations = (*moment.way, moment.deviation)
             self.graph[key] = follower = State(key=key, deviations=deviations, crashes=crashes)
             self._frontier.append(follower)
         return Hold(
@@ -206,21 +265,33 @@ class Explorer:
             child=key,
         )
 
-    async def _run(self, deviations: tuple[Deviation, ...], view: View) -> RunResult:
-        choices = Written(deviations)
+    async def _run(
+        self, deviations: tuple[Deviation, ...], view: View, steer: Steer | None = None, *, strict: bool = True
+    ) -> RunResult:
+        choices = steer or Written(deviations, at_calls=self._bounds.all_orders)
         view.choices = choices
         result = await self._host.run(self._scenario, choices, spy=view.spy)
         self.report.runs += 1
         self.report.judged.update(dict(result.judgement.judged))
-        if choices.missed:
+        if choices.missed and strict:
             raise NotDeterministic(f"{choices.missed[0].sentence()}: a second run of its schedule did not come there")
         compared, opaque = await self._transparency.check(self._scenario, result)
         violation = violation_of(result) or (opaque if compared else None)
-        if violation is not None:
+        if violation is not None and steer is not None:
+            await self._run_raw(result, violation)
+        elif violation is not None:
             self.report.found.append(Found(violation=violation, deviations=deviations, result=result))
         elif why := inconclusive(result):
             self.report.inconclusive.append(f"{why}, with {len(deviations)} deviations")
         return result
+
+    async def _run_raw(self, steered: RunResult, violation: Violation) -> None:
+        """Run the schedule of an order that was steered, and found to break something: nothing else is reported."""
+        await self._run(steered.deviations, View(steered.deviations, self._bounds))
+        if not self.report.found:
+            raise NotDeterministic(
+                f"an order broke {violation.invariant}, and its schedule of {len(steered.deviations)} holds does not"
+            )
 
     # ---- invariants on the product -----------------------------------------------------------------------------------
 
@@ -244,7 +315,7 @@ class Explorer:
         before = len(self.report.found)
         deviations = await self.schedule(suspect.path)
         if deviations is not None:
-            await self._run(deviations, View(deviations, self._bounds))
+            await self._run(deviations, View(deviations, self._bounds), strict=not self._bounds.all_orders)
         return len(self.report.found) > before
 
     async def schedule(self, path: Sequence[tuple[Key, Hold]]) -> tuple[Deviation, ...] | None:
@@ -254,14 +325,18 @@ class Explorer:
         another: points are looked for.  None if one is not there, which means a wrong digest.
         """
         deviations: tuple[Deviation, ...] = ()
+        order: tuple[Deviation, ...] = ()  # in which all goes on from there
         for _, hold in path:
             view = View(deviations, self._bounds)
-            await self._run(deviations, view)
+            await self._run((*deviations, *order), view, strict=not order)
+            if hold.order:
+                order = reordered(self.graph[hold.child], view.counts)
+                continue
             taken = view.find(hold)
             if taken is None:
                 return None
-            deviations = (*deviations, taken.deviation)
-        return deviations
+            deviations, order = (*taken.way, taken.deviation), ()
+        return (*deviations, *order)
 
 
 def _judged_raw_only(scenario: type[Scenario]) -> tuple[str, ...]:
@@ -269,10 +344,20 @@ def _judged_raw_only(scenario: type[Scenario]) -> tuple[str, ...]:
     return (*(i.name for i in scenario.invariants if not i.composable), *compared)
 
 
+def _left_out_of_orders(bounds: Bounds) -> list[str]:
+    if not bounds.all_orders:
+        return ["calm order: no interleavings"]
+    return [
+        "orders of what lies between ports: races in plain memory between bare checkpoints",
+        "an append lands when its call goes on: nothing comes in between",
+        "time stands still while an operation waits: no deadline passes meanwhile",
+    ]
+
+
 def _left_out(scenario: type[Scenario], bounds: Bounds) -> list[str]:
     """Return, in words, which schedules are not looked at, whatever is found."""
     kinds = {fault.name for fault in scenario.faults} - {CRASH_BEFORE.name, CRASH_AFTER.name}
-    said = ["calm order: no interleavings"] if HOLDING.name in kinds else []
+    said = _left_out_of_orders(bounds) if HOLDING.name in kinds else []
     others = kinds - {HOLDING.name}
     tried = (others if bounds.kinds is None else others & bounds.kinds) if bounds.others else frozenset()
     if tried:

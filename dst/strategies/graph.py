@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 
@@ -14,7 +14,10 @@ Key = tuple[str, ...]
 
 @attrs.frozen(kw_only=True)
 class Hold:
-    """A moment of a state's calm way at which something else may be done: an edge to another state."""
+    """A moment of a state's calm way at which something else may be done: an edge to another state.
+
+    That all goes on in another order leads, at its first moment, to a state of that order.
+    """
 
     position: int  # records of the segment before it
     point: str
@@ -22,6 +25,7 @@ class Hold:
     option: str
     crash: bool
     child: Key
+    order: bool = False
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -34,6 +38,8 @@ class State:
     visited: bool = False
     records: Sequence[Record] = ()  # its segment: from the last deviation to the end of the calm run
     holds: Sequence[Hold] = ()
+    counts: Mapping[str, int] = attrs.field(factory=dict)  # how often sites were passed before its segment
+    order: tuple[Deviation, ...] = ()  # what makes the order of its segment another than the calm one, if it is
 
 
 Graph = dict[Key, State]

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 import attrs
 
 from dst.choices import Written
-from dst.faults import CRASH_AFTER, CRASH_BEFORE, HOLDING, Menu, Option
+from dst.faults import CRASH_AFTER, CRASH_BEFORE, HOLD, HOLDING, Menu, Option
 from dst.scenario import Scenario
 from dst.schedule import Deviation
 from dst.simulation import Moment, Simulation
 from dst.strategies.graph import Hold
+from dst.strategies.orders import Steer
 from dst.trace import Record
 
 
@@ -29,6 +30,8 @@ class Bounds:
     states_max: int = 20_000
     seconds_max: float | None = None
     cap: int = 1
+    all_orders: bool = False  # from each state, every order of operations instead of the calm one
+    orders_max: int = 2_000  # of one state
 
 
 def segment_start(records: Sequence[Record], deviations: tuple[Deviation, ...]) -> int:
@@ -59,6 +62,7 @@ class Departure:
     crash: bool
     behaviour: str
     others: int  # faults besides crashes so far
+    way: tuple[Deviation, ...]  # all that has been done so far
 
     @property
     def deviation(self) -> Deviation:
@@ -69,13 +73,15 @@ class Departure:
 class View:
     """Watches a run from its last deviation on.  Mutable: collects the moments."""
 
-    def __init__(self, deviations: tuple[Deviation, ...], bounds: Bounds) -> None:
+    def __init__(self, deviations: tuple[Deviation, ...], bounds: Bounds, steer: Steer | None = None) -> None:
         self._bounds = bounds
         self.deviations = deviations
         self._crashes = crashes_of(deviations)
-        self._others = len(deviations) - self._crashes
+        self._others = sum(deviation.do != HOLD for deviation in deviations) - self._crashes
+        self._steer = steer
         self._passed: Counter[str] = Counter()
-        self.choices: Written | None = None
+        self.choices: Written | Steer | None = None
+        self.counts: dict[str, int] = {}  # how often each site was passed before
         self.start = 0  # index of the segment's first record
         self._begun = False
         self.departures: list[Departure] = []
@@ -84,9 +90,13 @@ class View:
         """Note what can be done at a point, once the schedule's own deviations are behind."""
         if not self._begun and not self._begin(sim):
             return
+        if self._steer is not None and self._steer.will_hold(point, menu):
+            return
         site = point.rpartition("#")[0]
         if moment is Moment.BEFORE:
             self._passed[site] += 1
+        if self._steer is not None and not self._steer.is_new:
+            return
         behaviour = ""
         for option in menu.options[1:]:
             if not self._possible(option, moment):
@@ -103,15 +113,17 @@ class View:
                     crash=crash,
                     behaviour=behaviour,
                     others=self._others,
+                    way=sim.way_to(point),
                 )
             )
 
     def _begin(self, sim: Simulation) -> bool:
         """Has everything the schedule says happened?"""
         assert self.choices is not None
-        if self.choices.missed or sim.crashes < self._crashes:
+        if sim.crashes < self._crashes or any(d.do != HOLD for d in self.choices.missed):
             return False
         self._begun = True
+        self.counts = sim.passed
         self.start = segment_start(sim.records, self.deviations)
         return True
 

@@ -1,0 +1,206 @@
+"""Every order in which operations can come from one state on: depth first, with sleep sets.
+
+Whatever comes to a port where it can be held is held there, and so is every syscall of a flow before it goes on to its
+port.  When nobody else can run, those that are held are the choices: one is let go, and all that follows from it by
+itself, until again nobody can run, is one *turn*.  Each run goes along a known beginning and from there on takes the
+first choice that is awake; what it notes on its way are the turns at which others remain.
+
+Sleep sets prune transitions and never states, so that each state in which a crash could come is still visited: what was
+tried at a state sleeps in the states after its siblings, as long as they are independent of it.  The footprints are
+those that were recorded when it was tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from dst.choices import CALL, FREE, Steered, Written
+from dst.faults import HOLD, Menu
+from dst.footprints import EVERYTHING, WRITE, Footprint, independent
+from dst.scenario import Scenario
+from dst.schedule import Deviation
+from dst.simulation import Simulation
+
+_TASKS = "task:"
+
+
+class WrongFootprint(Exception):
+    """What was asleep is gone: something that it depends on was taken for independent."""
+
+
+class NotThere(Exception):
+    """An order did not do again what it did before."""
+
+
+@attrs.define(kw_only=True)
+class Turn:
+    """One choice of the run that was last made.  Mutable: what was tried there, and what is tried now."""
+
+    pending: tuple[str, ...]
+    chosen: str
+    asleep: dict[str, Footprint]
+    tried: dict[str, Footprint] = attrs.field(factory=dict)  # before `chosen`
+    footprint: Footprint = frozenset()  # of `chosen`, once it was done
+
+
+class Orders:
+    """The orders from one state on.  Mutable: the turns of the run that was last made.
+
+    Make a run with the choices of `steer`, then `advance`, until that returns False.  Without `reduced` every order is
+    run: for comparison.
+    """
+
+    def __init__(self, *, reduced: bool = True) -> None:
+        self.reduced = reduced
+        self.turns: list[Turn] = []
+
+    def steer(self, deviations: tuple[Deviation, ...], scenario: type[Scenario]) -> Steer:
+        """Return the choices of the next run, which begins with `deviations`."""
+        return Steer(self.turns, deviations, scenario, reduced=self.reduced)
+
+    def advance(self) -> bool:
+        """Go on to the next order: the deepest turn at which something is left to be tried.  False if there is none."""
+        while self.turns:
+            turn = self.turns[-1]
+            turn.tried[turn.chosen] = turn.footprint
+            left = [point for point in turn.pending if point not in turn.tried and point not in turn.asleep]
+            if left:
+                turn.chosen = left[0]
+                return True
+            self.turns.pop()
+        return False
+
+
+class Steer:
+    """The choices of one run: written ones, and once those have happened an order.  Mutable: how far it has come."""
+
+    at_calls = True
+
+    def __init__(
+        self, turns: list[Turn], deviations: tuple[Deviation, ...], scenario: type[Scenario], *, reduced: bool
+    ) -> None:
+        self._turns = turns
+        self._known = len(turns)
+        self._written = Written(deviations)
+        self._crashes = sum(d.do.startswith("crash") for d in deviations)
+        self._scenario = scenario
+        self._reduced = reduced
+        self._sim: Simulation | None = None
+        self._at = -1  # the turn that is going on
+        self._footprint: dict[tuple[str, str], None] = {}
+        self._done = 0  # operations in this turn, calls left out
+        self._held = 0  # who is held, and waits to be let go
+        self._let_go: set[str] = set()
+        self.blocked = False  # all that is left sleeps: what comes now was run in another order
+
+    @property
+    def missed(self) -> tuple[Deviation, ...]:
+        """The written deviations that have not found their point so far."""
+        return self._written.missed
+
+    @property
+    def is_new(self) -> bool:
+        """Has no earlier run been where this one is now?"""
+        return not self.blocked and self._at >= self._known - 1
+
+    # ---- what the simulation asks ------------------------------------------------------------------------------------
+
+    def attach(self, sim: Steered) -> None:
+        """Listen to what is touched."""
+        assert isinstance(sim, Simulation)
+        self._sim = sim
+        sim.footprint = self._footprint
+
+    def will_hold(self, point: str, menu: Menu) -> bool:
+        """Will what comes to this point be held, or is it held?  Nothing can be done there before it is let go."""
+        return point not in self._let_go and self._holds(point.rpartition("#")[0], menu)
+
+    def _holds(self, site: str, menu: Menu) -> bool:
+        assert self._sim is not None
+        if menu.index(HOLD) is None or site.startswith(_TASKS) or not self._has_begun():
+            return False
+        return self._scenario.has_orders(site) and bool(self._held or self._sim.crowded())
+
+    def choose(self, site: str, point: str, menu: Menu) -> int:
+        """Return what is written; then to hold whatever can be held, where there is anybody else."""
+        if not self._has_begun():
+            return self._written.choose(site, point, menu)
+        return menu.names.index(HOLD) if self._holds(site, menu) else 0
+
+    def _has_begun(self) -> bool:
+        assert self._sim is not None
+        return not self._written.missed and self._sim.crashes >= self._crashes
+
+    def hold_until(self, point: str) -> str | int:
+        """Return what is written, or that it will be seen."""
+        if not self._has_begun():
+            return self._written.hold_until(point)
+        self._held += 1
+        return FREE
+
+    def after_hold(self, point: str, menu: Menu) -> int:
+        """Return what is written."""
+        return self._written.after_hold(point, menu)
+
+    def release(self, points: Sequence[str]) -> int:
+        """Begin the next turn."""
+        self._held = len(points) - 1
+        index = 0 if self.blocked else self._next(points)
+        self._let_go.add(points[index])
+        return index
+
+    def _next(self, points: Sequence[str]) -> int:
+        self.end_turn()
+        if self._at + 1 == len(self._turns):
+            turn = self._next_turn(tuple(points))
+            if turn is None:
+                self.blocked = True
+                return 0
+            self._turns.append(turn)
+        self._at += 1
+        chosen = self._turns[self._at].chosen
+        if chosen not in points:
+            raise NotThere(f"{chosen} was to go on, and was not there when its order was run again")
+        return points.index(chosen)
+
+    def happened(self, point: str) -> None:
+        """Count what a turn does.
+
+        Where it does more than one thing, the world is seen in between by whoever comes after a crash, and once for
+        each of the states that the turn begins from.  So such a turn changes places with nothing.
+        """
+        self._done += not point.startswith(CALL)
+        if self._done > 1:
+            self._footprint[EVERYTHING, WRITE] = None
+
+    def end_turn(self) -> None:
+        """The turn that was going on is over: nobody else can run, or the run has ended."""
+        if self._at >= 0 and not self.blocked:
+            self._turns[self._at].footprint = frozenset(self._footprint)
+        self._footprint.clear()
+        self._done = 0
+
+    def _next_turn(self, pending: tuple[str, ...]) -> Turn | None:
+        asleep = self._still_asleep(pending) if self._reduced and self._turns else {}
+        awake = [point for point in pending if point not in asleep]
+        return Turn(pending=pending, chosen=awake[0], asleep=asleep) if awake else None
+
+    def _still_asleep(self, pending: tuple[str, ...]) -> dict[str, Footprint]:
+        """Return what sleeps after the last turn: what slept there or was tried before, and is independent of it."""
+        last = self._turns[-1]
+        asleep = {
+            point: footprint
+            for point, footprint in {**last.asleep, **last.tried}.items()
+            if independent(footprint, last.footprint)
+        }
+        gone = [point for point in asleep if point not in pending]
+        if gone:
+            raise WrongFootprint(
+                f"{gone[0]} could have gone on before {last.chosen}, and cannot after it: the footprints of the two, "
+                f"{sorted(asleep[gone[0]])} and {sorted(last.footprint)}, say that they are independent"
+            )
+        sites = [point.rpartition("#")[0] for point in (*pending, last.chosen)]
+        # Of several at one site nobody knows which is which once they have changed places.
+        return {point: f for point, f in asleep.items() if sites.count(point.rpartition("#")[0]) == 1}
