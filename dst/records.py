@@ -204,6 +204,9 @@ class ExplorationRecord:
     interrupted: bool
     repeat: str  # the command that runs it again
     exit_code: int
+    orders: str = "calm"  # from each state, of the operations in it: "calm" or "all"
+    orders_run: int = 0  # of all states
+    orders_pruned: int = 0  # of these, those that came to where all that was left had been run in another order
     format: int = FORMAT
 
 

@@ -52,7 +52,7 @@ from dst.scenario import Scenario
 from dst.schedule import Deviation, Schedule, token
 from dst.sentences import sentence
 from dst.signature import inconclusive, signature_of
-from dst.strategies.explore import Exploration, explore
+from dst.strategies.explore import Exploration, check_orders, explore
 from dst.strategies.portfolio import STRATEGIES
 from dst.strategies.view import Bounds
 from dst.surroundings import Surroundings, here
@@ -93,14 +93,15 @@ def check(
     faults: Iterable[str] | None = None,
     fault_rate: float | None = None,
     others: int = Bounds().others,
+    all_orders: bool = False,
     mutant: str | None = None,
 ) -> CampaignRecord | ExplorationRecord:
     """Run a campaign over `scenario`, or with `strategy="explore"` explore every crash schedule of it.
 
     First the schedules that are kept in `tests/regressions` are replayed, those that are of this scenario.  `seed` is
     the campaign's: the same as that of `dst fuzz`.  `others` is how many faults besides crashes one explored schedule
-    may have.  What is not given is as the session, the test's marker or the project says; `max_time` is in seconds or
-    such as "10m".
+    may have, `all_orders` has it go on from each state in every order.  What is not given is as the session, the test's
+    marker or the project says; `max_time` is in seconds or such as "10m".
 
     Returns the record.  Raises `InvariantFailed`, `Stale`, `Nondeterminism`, `Vacuous`, `Inconclusive`; `WrongUsage`
     for what cannot be asked for; `HarnessBroke` if the scenario or the harness itself is at fault.
@@ -116,7 +117,9 @@ def check(
     asked = _Asked(around=around, scenario=scenario, tested=tested, mutant=mutant, limits=limits)
     _replay_kept(asked)
     if how == EXPLORE:
-        return _explore(asked, Bounds(others=others, seconds_max=seconds))
+        bounds = Bounds(others=others, all_orders=all_orders, seconds_max=seconds)
+        check_orders(asked.tested, bounds)
+        return _explore(asked, bounds)
     chosen = texts(around.value("faults", None if faults is None else list(faults)))
     known_among("fault", chosen, [fault.name for fault in scenario.faults])
     count = cast("int | None", around.value("schedules", schedules))

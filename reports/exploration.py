@@ -27,12 +27,14 @@ def _coverage(record: ExplorationRecord, *, verbose: bool) -> Iterator[Line]:
     for bound in record.bounded_by:
         yield line(f"  bounded by: {bound}", Style.DOUBT if bound in record.stopped else Style.PLAIN)
     unvisited = f" ({record.unvisited:,} of them not run)" if record.unvisited else ""
-    rows = (
+    rows: tuple[tuple[str, str], ...] = (
         ("states", f"{record.states:,}{unvisited}"),
         ("transitions", f"{record.transitions:,}"),
         ("runs", f"{record.runs:,}"),
         ("pairs of a state and an invariant's", f"{record.pairs:,}"),
     )
+    if record.orders == "all":
+        rows += (("orders run", f"{record.orders_run:,} ({record.orders_pruned:,} cut: all left was run elsewhere)"),)
     width = max(len(title) for title, _ in rows)
     for title, text in rows:
         yield line(f"  {title:{width}}  {text}")
@@ -52,7 +54,8 @@ def said_closed(record: ExplorationRecord) -> str:
     others = f", with at most {record.others} other {'fault' if record.others == 1 else 'faults'}"
     what = f"every crash schedule with any number of crashes{others if record.others else ''}"
     if record.closed:
-        return f"closed (calm order): {what}, along the calm way of the environment"
+        orders = "all port orders" if record.orders == "all" else "calm order"
+        return f"closed ({orders}): {what}, along the calm way of the environment"
     return f"not closed: not {what} is known to be covered"
 
 

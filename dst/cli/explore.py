@@ -25,7 +25,7 @@ from dst.lookup import find_mutant
 from dst.records import ExplorationRecord, FailureRecord, to_json, to_text
 from dst.run import Host, Limits, host
 from dst.scenario import Scenario
-from dst.strategies.explore import Exploration, explore
+from dst.strategies.explore import Exploration, check_orders, explore
 from dst.strategies.view import Bounds
 from reports.exploration import exploration
 
@@ -63,6 +63,21 @@ _EVERY_SECONDS = 0.1
     metavar="N",
     help="Stop at this many states.",
 )
+@click.option(
+    "--orders",
+    type=click.Choice(["calm", "all"]),
+    default="calm",
+    show_default=True,
+    help="Go on from each state in the calm order of operations, or in all orders.",
+)
+@click.option(
+    "--max-orders",
+    type=click.IntRange(min=1),
+    default=Bounds().orders_max,
+    show_default=True,
+    metavar="N",
+    help="With --orders all: stop at this many orders of one state.",
+)
 @setting("faults", metavar="A,B", help="With --others: only these kinds of faults.")
 @setting("max-time", metavar="TIME", help="Stop after this long, such as 90s, 10m or 1h30m.")
 @setting("max-steps", metavar="N", help=f"Steps after which a run is inconclusive. Default: {Limits().steps}.")
@@ -70,7 +85,16 @@ _EVERY_SECONDS = 0.1
 @click.option("-q", "--quiet", is_flag=True, help="Failures and the verdict only.")
 @click.option("-v", "--verbose", is_flag=True, help="Also where settings come from, and how often was judged.")
 @everywhere
-def explore_(scenario: str | None, mutant: str | None, others: int, cap: int, max_states: int, **values: Any) -> int:
+def explore_(
+    scenario: str | None,
+    mutant: str | None,
+    others: int,
+    cap: int,
+    max_states: int,
+    orders: str,
+    max_orders: int,
+    **values: Any,
+) -> int:
     """Explore every crash schedule of SCENARIO, with any number of crashes, until nothing new is found.
 
     With --mutant: the scenario the mutant names. A scenario of your own, package.module:Class, says in `behaviour` what
@@ -80,6 +104,7 @@ def explore_(scenario: str | None, mutant: str | None, others: int, cap: int, ma
     Examples:
       dst explore order_saga
       dst explore order_saga --others 1 --max-time 10m
+      dst explore parallel_quotes --orders all --max-time 10m
       dst explore --mutant emit-always-append --json
     """
     around = scope(values)
@@ -95,12 +120,15 @@ def explore_(scenario: str | None, mutant: str | None, others: int, cap: int, ma
             "give the class a method `behaviour(self, sim, cap)` that returns it as a text"
         )
     bounds = Bounds(
+        all_orders=orders == "all",
+        orders_max=max_orders,
         others=others,
         kinds=chosen_faults(around, cls)[0],
         cap=cap,
         states_max=max_states,
         seconds_max=cast("float | None", around.settings.get("max-time")),
     )
+    check_orders(cls, bounds)
     return _Explore(around, reference, cls, mutant, bounds).run()
 
 

@@ -108,6 +108,9 @@ def exploration_record(
         mutant=mutant,
         others=bounds.others,
         cap=bounds.cap,
+        orders="all" if bounds.all_orders else "calm",
+        orders_run=report.orders,
+        orders_pruned=report.orders_pruned,
         closed=report.closed and not interrupted,
         runs=report.runs,
         states=report.states,
@@ -153,6 +156,8 @@ def repeat(reference: str, bounds: Bounds, mutant: str | None, steps_max: int) -
     words += ["--mutant", mutant] if mutant else []
     words += ["--others", str(bounds.others)] if bounds.others != default.others else []
     words += ["--faults", ",".join(sorted(bounds.kinds))] if bounds.kinds is not None else []
+    words += ["--orders", "all"] if bounds.all_orders else []
+    words += ["--max-orders", str(bounds.orders_max)] if bounds.orders_max != default.orders_max else []
     words += ["--cap", str(bounds.cap)] if bounds.cap != default.cap else []
     words += ["--max-states", str(bounds.states_max)] if bounds.states_max != default.states_max else []
     words += ["--max-time", f"{bounds.seconds_max:g}s"] if bounds.seconds_max is not None else []

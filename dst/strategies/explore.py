@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 import attrs
 
 from dst.choices import IDLE_AFTER, Written
+from dst.errors import WrongUsage
 from dst.faults import CRASH_AFTER, CRASH_BEFORE, HOLDING
 from dst.run import Host, RunResult
 from dst.scenario import Scenario
@@ -77,6 +78,19 @@ class Exploration:
     def count(self) -> None:
         """Count the schedules that what was run so far stands for."""
         self.schedules_covered = count_schedules(visited(self.graph), ROOT, CRASHES_COUNTED)
+
+
+def check_orders(scenario: type[Scenario], bounds: Bounds) -> None:
+    """Raise `WrongUsage` if all orders are wanted where they cannot be explored."""
+    if not bounds.all_orders:
+        return
+    if HOLDING not in scenario.faults:
+        raise WrongUsage(
+            f"{scenario.name} has no orders to explore: nothing of it can be held\n"
+            "put dst.faults.HOLDING among its `faults`"
+        )
+    if bounds.others:
+        raise WrongUsage("all orders go with crashes alone\nleave out the other faults, or all orders")
 
 
 Progress = Callable[[Exploration], None]

@@ -35,7 +35,11 @@ class Bounds:
 
 
 def segment_start(records: Sequence[Record], deviations: tuple[Deviation, ...]) -> int:
-    """Return the index of the record of the last deviation: a crash where it happened, anything else where it began."""
+    """Return the index of the record of the last deviation: a crash where it happened, anything else where it began.
+
+    Holds do not count: they are how a segment goes on, not where it begins.
+    """
+    deviations = tuple(deviation for deviation in deviations if deviation.do != HOLD)
     if not deviations:
         return 0
     last = deviations[-1]
