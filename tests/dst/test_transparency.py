@@ -231,7 +231,7 @@ def test_nearly_every_run_of_a_scenario_is_compared_and_none_is_at_fault(name):
             was, violation = await transparency.check(scenario, result)
             assert violation is None, seed
             if scenario.outcome is DurableScenario.outcome:
-                assert result.outcome is not None or "cancel" in result.fired, "no other run is like no calm one"
+                assert result.outcome is not None or {"cancel", "deploy"} & result.fired.keys(), seed
             compared, comparable = compared + was, comparable + (result.outcome is not None)
         return compared, comparable
 
