@@ -434,6 +434,7 @@ class Simulation:
 
     def _end(self, node: Node, name: str, incarnation: Incarnation, at: str = "") -> None:
         node.current = None
+        self.touch(EVERYTHING, WRITE)
         self.scheduler.freeze(name)
         for hold in [hold for hold in self._holds if hold.task.context.get(NODE) == name]:
             self._holds.remove(hold)

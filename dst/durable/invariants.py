@@ -13,7 +13,7 @@ from dst.durable.child_once import ChildOnce
 from dst.durable.live_query_fresh import LiveQueryFresh
 from dst.durable.observed import is_served
 from dst.durable.services import execution_of, scope_of
-from dst.durable.stores import EXECUTING, INHERITED, LEGACY, LEGACY_SCHEMA, LIVE, UNSETTLED
+from dst.durable.stores import EXECUTING, INHERITED, LEGACY, LEGACY_SCHEMA, LIVE, REPEATED, UNSETTLED
 from dst.invariants import AnyInvariant, Broken, Invariant, Key
 from dst.trace import Record
 from kernel import events
@@ -100,8 +100,9 @@ class EmitOnce(Invariant[Emits]):
     """ADR 0102 D2: a duplicate is allowed where the trace shows a reason.
 
     Its state: the logical emits that were called, the events that stand for one of them, and how many events were made
-    that cannot serve a re-run, beside an effect or after an unsettled outcome: each excuses one duplicate.  An event of
-    a log from before stamps stands for none (D8); one that a fork has copied stands for a call to come (K-RUN-5).
+    that cannot serve a re-run, beside an effect, after an unsettled outcome, or behind a live syscall in place of one
+    that the log holds: each excuses one duplicate.  An event of a log from before stamps stands for none (D8); one that
+    a fork has copied stands for a call to come (K-RUN-5).
     """
 
     name = "emit-once"
@@ -130,9 +131,10 @@ class EmitOnce(Invariant[Emits]):
         if facts == LEGACY:
             return state
         if INHERITED in facts:
-            return called, standing + 1, excuses + (EXECUTING in facts or UNSETTLED in facts)
+            return called, standing + 1, excuses + any(fact in facts for fact in (EXECUTING, UNSETTLED, REPEATED))
         if standing < len(called):
             standing += 1
+            excuses += REPEATED in facts and EXECUTING not in facts and UNSETTLED not in facts
         elif LIVE not in facts:
             if not excuses:
                 raise Broken(

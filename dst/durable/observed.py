@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import trio
 
-from dst.durable.stores import EXECUTING, LIVE, UNSETTLED, EmitCall, SimStore, count_of
+from dst.durable.stores import EXECUTING, LIVE, REPEATED, UNSETTLED, EmitCall, SimStore, count_of
 from dst.footprints import ADD, READ, SET, WRITE
 from kernel.content import ContentEvents
 from kernel.context import Context
@@ -64,6 +64,7 @@ class Observing(Context):
         self._live = False
         self._executing = 0
         self._unsettled = False
+        self._emitted: dict[str, int] = {}  # emits of one content in this segment, by whichever site
         self._passes: dict[tuple[str, str], int] = {}  # how often a site made an emit of one content, in this segment
 
     # ---- emits -------------------------------------------------------------------------------------------------------
@@ -84,7 +85,9 @@ class Observing(Context):
             (LIVE if self._live else "")
             + (EXECUTING if self._executing else "")
             + (UNSETTLED if self._unsettled else "")
+            + (REPEATED if self._live and self._repeats(identity) else "")
         )
+        self._emitted[identity] = self._emitted.get(identity, 0) + 1
         call = EmitCall(
             self._passed,
             identity,
@@ -100,6 +103,14 @@ class Observing(Context):
         finally:
             del self._store.calls[task]
         self._records.append(("acked", self.execution_id, call.segment, identity, call.logical, facts))
+
+    def _repeats(self, identity: str) -> bool:
+        """Does the log hold more emits of this content than the run has made?
+
+        Behind a live syscall such a one is appended all the same, and serves no re-run: it is not beyond the count.
+        """
+        nth = self._emitted.get(identity, 0)
+        return self._store.made.get((self.execution_id, self._passed, identity), 0) > nth
 
     # ---- what a run is at --------------------------------------------------------------------------------------------
 
@@ -252,6 +263,7 @@ class Observing(Context):
         self._passed += 1
         self._live = False
         self._passes.clear()
+        self._emitted.clear()
 
     def _end(self, journal_id: str) -> dict[str, Json]:
         """Return the payload of the record that ends a step for good in this beginning; empty if there is none."""

@@ -38,6 +38,7 @@ from kernel.errors import (
 )
 from kernel.events import (
     DECISION_RECORDED,
+    EXECUTION_CONTINUED,
     KERNEL_TYPES,
     STEP_CANCELLED,
     STEP_COMPLETED,
@@ -76,7 +77,7 @@ _LOAD: Options = (
 )
 _PAGE_SECONDS = 0.25  # from one page of a slow read to the next
 
-LIVE, EXECUTING, UNSETTLED, LEGACY, INHERITED = "L", "E", "U", "O", "I"
+LIVE, EXECUTING, UNSETTLED, REPEATED, LEGACY, INHERITED = "L", "E", "U", "R", "O", "I"
 """Facts of a run at an emit: why ADR 0102 may allow its event, or a later one, to be a duplicate."""
 
 LEGACY_SCHEMA = "1.18.0"
@@ -142,6 +143,7 @@ class SimStore:
         self.outputs: dict[tuple[str, str], Json] = {}  # recorded step outputs, failures and choices, as decoded
         self.calls: dict[trio.lowlevel.Task, EmitCall] = {}
         self.emits: dict[tuple[str, int], EmitCall] = {}  # which call made an event
+        self.made: dict[tuple[str, int, str], int] = {}  # emits in a log: by execution, segment and identity
         self.runs: dict[str, int] = {}
         self.changed: trio.Event | None = None  # set, once, at the next change that a sweep may have waited for
         self.looks: dict[tuple[str | None, str], tuple[int, Status]] = {}  # a node's newest look at an execution
@@ -257,9 +259,13 @@ class SimStore:
             self._touch_event(execution_id, envelope, call)
         if call is None:
             kind = envelope.type if envelope.type in KERNEL_TYPES else "other"  # an effect's own emit
+            if kind == EXECUTION_CONTINUED:
+                self.made = {key: count for key, count in self.made.items() if key[0] != execution_id}
             self.sim.records.append((kind, execution_id, envelope))
         else:
             self.emits[execution_id, envelope.sequence] = call
+            made = (execution_id, call.segment, call.identity)
+            self.made[made] = self.made.get(made, 0) + 1
             self.sim.records.append(
                 ("emitted", execution_id, call.segment, call.identity, call.logical, call.facts, envelope)
             )

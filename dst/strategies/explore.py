@@ -26,7 +26,7 @@ from dst.scenario import Scenario
 from dst.schedule import Deviation
 from dst.signature import inconclusive, violation_of
 from dst.strategies.graph import Graph, Hold, Key, State, count_schedules, visited
-from dst.strategies.orders import NotThere, Orders, Steer, WrongFootprint
+from dst.strategies.orders import NotThere, Orders, Steer
 from dst.strategies.product import Suspect, search
 from dst.strategies.view import Bounds, Departure, View, segment_start
 from dst.transparency import NAME as TRANSPARENT
@@ -194,7 +194,7 @@ class Explorer:
                 report.cut_short.append(f"not all orders of {self._unordered:,} of the states")
             if not report.found:
                 await self._search_product()
-        except (NotDeterministic, NotThere, WrongFootprint) as error:
+        except (NotDeterministic, NotThere) as error:
             report.diverged = str(error)
         report.count()
         says_all = not (self._frontier or report.cut_short or report.diverged or report.inconclusive)
@@ -364,6 +364,7 @@ def _left_out_of_orders(bounds: Bounds) -> list[str]:
     return [
         "orders of what lies between ports: races in plain memory between bare checkpoints",
         "an append lands when its call goes on: nothing comes in between",
+        "of orders that lead to the same states, all but one: it is the one that is judged",
         "time stands still while an operation waits: no deadline passes meanwhile",
     ]
 

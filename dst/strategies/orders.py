@@ -26,10 +26,6 @@ from dst.simulation import Simulation
 _TASKS = "task:"
 
 
-class WrongFootprint(Exception):
-    """What was asleep is gone: something that it depends on was taken for independent."""
-
-
 class NotThere(Exception):
     """An order did not do again what it did before."""
 
@@ -195,12 +191,6 @@ class Steer:
             for point, footprint in {**last.asleep, **last.tried}.items()
             if independent(footprint, last.footprint)
         }
-        gone = [point for point in asleep if point not in pending]
-        if gone:
-            raise WrongFootprint(
-                f"{gone[0]} could have gone on before {last.chosen}, and cannot after it: the footprints of the two, "
-                f"{sorted(asleep[gone[0]])} and {sorted(last.footprint)}, say that they are independent"
-            )
         sites = [point.rpartition("#")[0] for point in (*pending, last.chosen)]
         # Of several at one site nobody knows which is which once they have changed places.
         return {point: f for point, f in asleep.items() if sites.count(point.rpartition("#")[0]) == 1}

@@ -78,6 +78,39 @@ class Steps(Branching):
         await ctx.run(step(f"send-{branch}-{way}", self.post))
 
 
+class Crossed(Branching):
+    """Two branches that say the same two things, the one in the other order than the other."""
+
+    name = "crossed"
+    story = "two branches of two emits, crossed"
+    branches = 2
+    ways = 2
+
+    async def act(self, ctx: Context, branch: int, way: int) -> None:
+        """Emit."""
+        await ctx.emit("ab"[way ^ branch])
+
+
+class Alike(Branching):
+    """Two branches that say the same, one of them after a step."""
+
+    name = "alike"
+    story = "two branches of one emit, one after a step"
+    branches = 2
+    ways = 1
+
+    def world(self, sim: Simulation) -> Mapping[str, Effect]:
+        """One service."""
+        self.post = self.service("post").effect("send", lambda _: None)
+        return {}
+
+    async def act(self, ctx: Context, branch: int, way: int) -> None:
+        """Emit."""
+        if branch == 0:
+            await ctx.run(step("send", self.post))
+        await ctx.emit("said")
+
+
 class Decisions(Branching):
     """Two branches of two decisions: they are ordered, nothing can change places."""
 

@@ -8,7 +8,7 @@ import pytest
 
 from dst.choices import Written
 from dst.durable.invariants import EmitOnce
-from dst.durable.stores import EXECUTING, LEGACY, LIVE, UNSETTLED
+from dst.durable.stores import EXECUTING, LEGACY, LIVE, REPEATED, UNSETTLED
 from dst.invariants import Judge
 from dst.run import RunResult, host
 from dst.schedule import Deviation
@@ -89,6 +89,13 @@ def test_each_excuse_allows_one_duplicate(excuse):  # emit-once
 def test_a_duplicate_behind_a_live_syscall_is_allowed_and_excuses_no_other():  # emit-once
     assert Verdict.PASS is verdict("a", "+", "a", "+" + LIVE, "a", "+" + LIVE)
     assert Verdict.FAIL is verdict("a", "+", "a", "+" + LIVE, "a", "+")
+
+
+def test_an_event_in_place_of_one_that_the_log_holds_excuses_a_duplicate():  # emit-once
+    # It is behind a live syscall and not beyond the count: not served, and not stamped.
+    assert Verdict.PASS is verdict("b", "+", "a", "+" + LIVE + REPEATED, "a", "b", "+")
+    assert Verdict.FAIL is verdict("b", "+", "a", "+" + LIVE + REPEATED, "a", "b", "+", "b", "+")
+    assert Verdict.FAIL is verdict("b", "+", "a", "+" + LIVE, "a", "b", "+")
 
 
 def test_an_event_of_a_legacy_log_stands_for_no_logical_emit():  # emit-once
