@@ -21,6 +21,7 @@ NAME = "crash-transparent"
 SAYS = "output and ledger of a faulty run equal those of some calm run"
 
 _PASSINGS_MAX = 16
+_REMEMBERED_MAX = 50_000  # calm outcomes, so that a campaign of days does not grow for ever
 _CANDIDATES_MAX = 600  # a run that could be like more calm runs than this is not compared
 
 
@@ -50,6 +51,8 @@ class Transparency:
             return False, None
         for candidate in candidates:
             if await self._calm_outcome(scenario, candidate) == result.outcome:
+                if len(self._matched) >= _REMEMBERED_MAX:
+                    self._matched.clear()
                 self._matched.add((scenario, environment, result.outcome))
                 return True, None
         return True, Violation(
@@ -81,6 +84,8 @@ class Transparency:
     async def _calm_outcome(self, scenario: type[Scenario], candidate: tuple[Deviation, ...]) -> Hashable | None:
         key = (scenario, candidate)
         if key not in self._calm:
+            if len(self._calm) >= _REMEMBERED_MAX:
+                self._calm.clear()
             result = await self._host.run(scenario, Written(candidate), judged=False)
             self._calm[key] = result.outcome
         return self._calm[key]

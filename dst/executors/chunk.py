@@ -57,20 +57,19 @@ class ChunkRunner:
     def __init__(self, host: Host, assignment: Assignment, find: Find = find_scenario) -> None:
         self._host = host
         self._assignment = assignment
+        self._transparency = Transparency(host)  # for all pieces: how a calm run ends depends on no other run
         self._scenarios = [find(name, assignment.mutant) for name in assignment.scenarios]
 
     async def rows(self, chunk: Chunk) -> AsyncIterator[Row]:
         """Yield a row for each run, up to the deadline, a run that diverged or as many failures as are wanted."""
         began, known, wanted = time.monotonic(), set(chunk.known), self._assignment.failures_max
-        # Anew for each piece: what one process has seen before must not show in its verdicts.
-        transparency = Transparency(self._host)
         strategies = [self._strategy(i, opening=chunk.start == 0) for i in range(len(self._scenarios))]
         for index in range(chunk.start, chunk.stop):
             if chunk.seconds_left is not None and time.monotonic() - began > chunk.seconds_left:
                 return
             scenario, seed, twice = self._assignment.run(index)
             try:
-                row = await self._row(transparency, strategies[scenario], index, scenario, seed, twice, known)
+                row = await self._row(strategies[scenario], index, scenario, seed, twice, known)
             except Exception as error:
                 raise HarnessBroke(self._assignment.scenarios[scenario], seed, traceback.format_exc()) from error
             known |= {row.signature} - {""}
@@ -86,7 +85,6 @@ class ChunkRunner:
 
     async def _row(
         self,
-        transparency: Transparency,
         strategy: Strategy,
         index: int,
         scenario: int,
@@ -96,7 +94,7 @@ class ChunkRunner:
     ) -> Row:
         cls, began = self._scenarios[scenario], time.perf_counter()
         proposal = strategy.propose(seed)
-        result, violation = await run_one(self._host, transparency, cls, proposal.choices(), proposal.spy)
+        result, violation = await run_one(self._host, self._transparency, cls, proposal.choices(), proposal.spy)
         kept, why = strategy.saw(proposal, result), inconclusive(result)
         row = Row(
             index=index,
@@ -124,7 +122,7 @@ class ChunkRunner:
         signature = signature_of(result, self._assignment.mutant, violation)
         if signature.text in known:
             return attrs.evolve(row, signature=signature.text)
-        failure = await self._failure(transparency, cls, result, violation, signature, made_by)
+        failure = await self._failure(cls, result, violation, signature, made_by)
         return attrs.evolve(row, signature=signature.text, failure=failure)
 
     def _token(self, scenario: type[Scenario], deviations: Deviations) -> str:
@@ -150,7 +148,6 @@ class ChunkRunner:
 
     async def _failure(
         self,
-        transparency: Transparency,
         scenario: type[Scenario],
         result: RunResult,
         violation: Violation,
@@ -159,7 +156,7 @@ class ChunkRunner:
     ) -> FailureRecord:
         found = await investigate(
             self._host,
-            transparency,
+            self._transparency,
             scenario,
             result,
             violation,
@@ -171,7 +168,7 @@ class ChunkRunner:
         deviations, plan = found.schedule.deviations, self._assignment
         final = await self._host.run(scenario, Written(deviations))
         explained = plan.shrinking and plan.explaining
-        cause = await cause_of(self._host, transparency, scenario, plan.mutant, deviations) if explained else ""
+        cause = await cause_of(self._host, self._transparency, scenario, plan.mutant, deviations) if explained else ""
         return describe(
             scenario,
             final,
