@@ -598,6 +598,7 @@ class ReplaySilent(Invariant[bool]):
 
     name = "replay-silent"
     says = "a replay of any prefix of a log asks for what the log holds next, and one of the whole log appends nothing"
+    composable = False  # which prefixes are replayed goes by hashes
     kinds = ("replayed",)
     initial = False
 
