@@ -23,6 +23,7 @@ from kernel.errors import (
     RunInterrupted,
     RunLost,
     StoreUnavailable,
+    UnknownExecution,
     UnknownFlow,
 )
 from kernel.gates import describe_gate, opens, outstanding, payload_of, wait_of
@@ -179,8 +180,21 @@ class Driver:
             # Asked after the look.  Otherwise: 1. it has ended, 2. it is deleted, and its id used again, 3. mail for
             # the new one comes, 4. is seen, and dropped.
             entry = await self._stores.events.entry(execution_id)
-            if entry is None or entry.status in TERMINAL:
+            if await self._is_gone(execution_id) if entry is None else entry.status in TERMINAL:
                 await self._stores.mailbox.remove(execution_id, [delivery.delivery_id for delivery in left])
+
+    async def _is_gone(self, execution_id: str) -> bool:
+        """Is there no such execution?  It is asked with a write.
+
+        Otherwise: 1. it has just begun, 2. a delivery is accepted, 3. two looks at a replica that lags show no such
+        execution, 4. the delivery is dropped.  Whoever drives it goes on under a new fence.
+        """
+        try:
+            await self._stores.events.claim(execution_id, self.ownership.owner.incarnation)
+        except UnknownExecution:
+            return True
+        self.fences.pop(execution_id, None)
+        return False
 
     def watch_timer(self, execution_id: str, due_ms: int) -> None:
         """Wake the execution when its gate's timer, or its deadline, is due."""

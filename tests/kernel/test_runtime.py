@@ -481,6 +481,42 @@ def test_a_store_that_keeps_that_mail_does_not_stop_recovery(bench):
     assert [] == trio.run(story)
 
 
+def test_no_mail_is_dropped_because_looks_at_a_replica_do_not_show_an_execution_yet(bench):
+    # K-RUN-2: what was accepted passes its gate
+    class Lagging:
+        """A store whose looks show nothing while it lags."""
+
+        lags = False
+
+        def __getattr__(self, name):
+            return getattr(bench.store, name)
+
+        async def entry(self, execution_id):
+            return None if self.lags else await bench.store.entry(execution_id)
+
+        async def put(self, execution_id, delivery):
+            self.lags = True
+            return await bench.store.put(execution_id, delivery)
+
+    @flow
+    async def one_gate(ctx, _input):
+        return await ctx.suspend("go")
+
+    async def story():
+        replica = Lagging()
+        async with bench.process(
+            one_gate, stores=Stores(events=replica, snapshots=replica, mailbox=replica)
+        ) as runtime:
+            await runtime.start(one_gate, execution_id="x")
+            await bench.settle()
+            await runtime.deliver("x", "go", "yes", delivery_id="d")
+            await runtime.recover_all()
+            await bench.settle()
+            return (await runtime.state("x"))["output"]
+
+    assert "yes" == trio.run(story)
+
+
 # ---- what a store may say --------------------------------------------------------------------------------------------
 
 
