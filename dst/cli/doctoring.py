@@ -35,9 +35,12 @@ _SEED = 0  # the doctor always looks at the same runs
 @click.command(short_help="Check that runs are deterministic here.")
 @click.argument("scenarios", nargs=-1, metavar="[SCENARIO]...")
 @click.option("-n", "--runs", type=click.IntRange(1, 1000), default=8, show_default=True, help="Runs of each scenario.")
+@click.option("--seed", "given", type=click.IntRange(min=0), multiple=True, metavar="N", help="A run seed to see too.")
 @click.option("--python", "pythons", multiple=True, metavar="PATH", help="Another Python to check; default: all found.")
 @everywhere
-def doctor(scenarios: tuple[str, ...], runs: int, pythons: tuple[str, ...], **values: Any) -> int:
+def doctor(
+    scenarios: tuple[str, ...], runs: int, given: tuple[int, ...], pythons: tuple[str, ...], **values: Any
+) -> int:
     """Check that runs are deterministic: the same seeds twice in one process, under other hash seeds, other Pythons.
 
     The first of the runs is calm, the others have faults. A Python that cannot make the runs is told as not checked.
@@ -55,7 +58,7 @@ def doctor(scenarios: tuple[str, ...], runs: int, pythons: tuple[str, ...], **va
     if not found:
         raise WrongUsage("there is no scenario: name one as package.module:Class")
     others, refused = _pythons(pythons)
-    seeds = [None, *(run_seed(_SEED, index) for index in range(runs - 1))]
+    seeds = [None, *(run_seed(_SEED, index) for index in range(runs - 1)), *given]
     path = python_path([cls.__module__ for _, cls in found])
     try:
         diagnosis = diagnose([reference for reference, _ in found], seeds, others, path)

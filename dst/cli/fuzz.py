@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shlex
 import signal
 import sys
 import warnings
@@ -37,7 +38,7 @@ from reports.summary import campaign
 _SCHEDULES = 2_000
 _REPORTS = ("ndjson",)
 _SEED_BITS = 32
-_ELSEWHERE = 3  # runs of each scenario, besides the calm one, that are compared between hash seeds
+_ELSEWHERE = 50  # seeds, at most, that are compared between hash seeds
 
 
 @click.command(short_help="Run scenarios under faults, shrink what fails.")
@@ -220,9 +221,13 @@ class _Fuzz:
             self._compare_hash_seeds()
 
     def _compare_hash_seeds(self) -> None:
-        """Before it passes: are runs the same in other processes?  Second runs in this one cannot show set order."""
+        """Before it passes: are runs the same in other processes?  Second runs in this one cannot show set order.
+
+        On each scenario: the calm run, and the seeds of second runs as the doctor would make them.
+        """
         plan, width = self._plan, len(self._plan.scenarios)
-        seeds = [plan.run(index)[1] for index in range(0, min(plan.runs, _ELSEWHERE * width), width)]
+        rounds = (plan.run(index) for index in range(0, self._tally.schedules, width))
+        seeds = [seed for _, seed, twice in rounds if twice][:_ELSEWHERE]
         modules = [self._around.known.find(reference)[1].__module__ for reference in plan.scenarios]
         try:
             compared, found = between_hash_seeds(plan.scenarios, [None, *seeds], python_path(modules))
@@ -231,6 +236,7 @@ class _Fuzz:
             return
         self._tally.between_hash_seeds = compared
         if found is not None:
+            words = ["dst", "doctor", found.scenario, *([] if found.seed is None else ["--seed", str(found.seed)])]
             self._tally.differs(
                 DivergenceRecord(
                     scenario=self._around.known.find(found.scenario)[1].name,
@@ -238,7 +244,7 @@ class _Fuzz:
                     record=found.record,
                     first=found.first,
                     second=found.second,
-                    replay=f"dst doctor {found.scenario}",
+                    replay=shlex.join(words),
                 )
             )
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 
@@ -105,6 +106,16 @@ def test_what_differs_between_processes_only_is_noticed_before_a_campaign_passes
     assert divergence["first"] != divergence["second"]
     assert 4 == alone.run("doctor", toy, "-n", "1", "--python", sys.executable).code
     assert 0 == alone.run("fuzz", toy, "-n", "10", "--recheck", "0").code, "it was told not to look"
+
+
+def test_what_shows_under_one_seed_only_is_reproduced_with_it(alone: CommandLine) -> None:
+    done = alone.run("fuzz", "toy_scenarios:Scarred", "-n", "40", "--seed", "1", "--recheck", "1", "--json")
+    (divergence,) = json.loads(done.out)["divergences"]
+    assert divergence["seed"] is not None
+    program, *words = shlex.split(divergence["replay"])
+    again = alone.run(*words, "-n", "1", "--python", sys.executable)
+    assert ("dst", 4, 4) == (program, done.code, again.code)
+    assert f"the run from seed {divergence['seed']}, under another hash seed, parts at record" in again.out
 
 
 def test_with_nothing_wrong_it_passes(alone: CommandLine) -> None:

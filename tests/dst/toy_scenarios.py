@@ -308,6 +308,19 @@ class Scattered(OneFlow):
             await ctx.emit("tagged", tag)
 
 
+class Scarred(Steady):
+    """After a crash it goes through a set."""
+
+    name = "scarred"
+
+    async def work(self, incarnation: Incarnation) -> None:
+        """Go through it."""
+        if incarnation.number > 1:
+            for tag in {"red", "green", "blue", "cyan", "black"}:
+                self.sim.note("tagged", tag)
+        await super().work(incarnation)
+
+
 class Dated(OneFlow):
     """It emits what a clock, the system's chance and a new id say, and starts a thread."""
 
