@@ -55,6 +55,7 @@ _SEEDING = random.Random.seed.__code__
 
 _HARNESS = frozenset({"dst", "__main__"})
 _SILENT = frozenset({
+    "hypothesis",  # times the garbage collector, in a callback
     "importlib",  # what a library does while it is imported
     "logging",  # reads the clock for its own lines
 })  # fmt: skip
