@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from dst.reading import lines, said
 from dst.schedule import Deviation
-from dst.sentences import happening, said_node, sentence, sentences
+from dst.sentences import act, happening, said_crash, said_node, sentence, sentences
 
 SENTENCES = [
     (
@@ -106,3 +107,33 @@ def test_words_for_parts() -> None:
     assert "worker-12" == said_node("worker.12")
     assert "client" == said_node("client")
     assert "nothing else can run" == happening("idle")
+
+
+@pytest.mark.parametrize(
+    ("label", "noun"),
+    [
+        (
+            "append:order-1:STEP_COMPLETED:charge#2",
+            "the append of STEP_COMPLETED charge of order-1 for the second time",
+        ),
+        ("append:dentist:mail.accepted#1", "the append of the emit mail.accepted of dentist"),
+        ("effect:order-1/charge#1", "the request for charge of order-1"),
+        ("task:drive#1", "the turn of task drive"),
+        ("unheard of#1", "unheard of#1"),
+    ],
+)
+def test_a_moment_is_a_noun(label: str, noun: str) -> None:
+    assert noun == act(label)
+
+
+def test_only_a_crash_is_said_as_a_crash() -> None:
+    at = "effect:order-1/charge#1"
+    crash = said_crash(Deviation(at=at, do="crash-after"), "worker.1")
+    assert crash == "the crash of worker-1 after charge of order-1 was done"
+    assert said_crash(Deviation(at=at, do="refused")) == ""
+
+
+def test_a_part_of_a_trace_keeps_its_numbers_and_times() -> None:
+    records = (("start", "w.1"), ("clock", 2_000_000_000), ("healed",), ("start", "w.2"))
+    assert ["    2      2.000 s  the faults stop; everything heals"] == list(lines(records, 1, 3))
+    assert "time goes on to 2.000 s" == said(records[1])
