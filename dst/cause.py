@@ -169,7 +169,7 @@ class Search:
             return False
         failing = 0
         for number in range(self._times):
-            self.runs += 1
             failing += await self._fork(followed, number)
+            self.runs += 1
         self._shares[followed] = Share(followed=followed, failing=failing, of=self._times)
         return True

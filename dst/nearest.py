@@ -83,8 +83,8 @@ class Nearby:
             seen.add(change.deviations)
             if self.tried >= self._budget:
                 return False
-            self.tried += 1
             result = await self._passes(change.deviations)
+            self.tried += 1
             # What could not be done is no change that anybody has to hear of: leaving it out is tried as well.
             if result is not None and (change.to is None or _took_place(change.to, result)):
                 self.passing += 1

@@ -57,11 +57,12 @@ def _bar(share: ShareRecord) -> str:
 
 def _nearest(record: ExplanationRecord) -> Iterator[Line]:
     tried = f"{record.tried} {'schedule that differs' if record.tried == 1 else 'schedules that differ'} least"
-    if not record.tried and not record.stopped:
-        yield line("No passing run is near: there is no deviation to leave out or change", Style.HEAD)
+    if not record.tried:
+        why = "none was looked for" if record.stopped else "there is no deviation to leave out or change"
+        yield line(f"No passing run is known: {why}", Style.HEAD)
         return
     if record.nearest is None:
-        yield line(f"No passing run is near: none of the {tried} passes", Style.HEAD)
+        yield line(f"No passing run is known: none of the {tried} passes", Style.HEAD)
         return
     near = record.nearest
     yield line(f"The nearest passing run is the one {near.change}", Style.HEAD)

@@ -91,6 +91,7 @@ def test_a_budget_that_is_used_up_is_told(command, tmp_path) -> None:
 def test_time_that_is_out_is_told(command, tmp_path) -> None:
     done = explained(command, written(tmp_path / "s.json", CRASH), "--max-time", "0.000001")
     assert done.code == 0
+    assert "No passing run is known: none was looked for" in done.out
     assert "stopped: time was out after 1e-06 s" in done.out
 
 
