@@ -28,7 +28,7 @@ from dst.signature import inconclusive, violation_of
 from dst.strategies.graph import Graph, Hold, Key, State, count_schedules, visited
 from dst.strategies.orders import NotThere, Orders, Steer
 from dst.strategies.product import Suspect, search
-from dst.strategies.view import Bounds, Departure, View, segment_start
+from dst.strategies.view import Bounds, Departure, View, crashes_of, segment_start
 from dst.transparency import NAME as TRANSPARENT
 from dst.transparency import Transparency
 from dst.verdict import Violation
@@ -289,6 +289,11 @@ class Explorer:
         self.report.judged.update(dict(result.judgement.judged))
         if choices.missed and strict:
             raise NotDeterministic(f"{choices.missed[0].sentence()}: a second run of its schedule did not come there")
+        if strict and _crashed(result) < crashes_of(deviations):
+            raise NotDeterministic(
+                f"{deviations[-1].sentence()}: it was to, and did not; a port does what `approach` returns, which is a "
+                "crash where it was held first"
+            )
         compared, opaque = await self._transparency.check(self._scenario, result)
         violation = violation_of(result) or (opaque if compared else None)
         if violation is not None and steer is not None:
@@ -351,6 +356,10 @@ class Explorer:
                 return None
             deviations, order = (*taken.way, taken.deviation), ()
         return (*deviations, *order)
+
+
+def _crashed(result: RunResult) -> int:
+    return sum(record[0] == "crash" for record in result.records)
 
 
 def _judged_raw_only(scenario: type[Scenario]) -> tuple[str, ...]:

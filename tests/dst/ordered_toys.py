@@ -64,7 +64,7 @@ class Tasks(Scenario):
         """Do one operation."""
         point, act = self.sim.enter(f"op:{number}.{at}", self.menu)
         if act or self.sim.crowded():
-            act = await self.sim.approach(point, act)
+            act = self.heard(act, await self.sim.approach(point, act))
         if act == "crash-before":
             await self.sim.crash(point)
         self.touch(number, what, variable)
@@ -74,6 +74,10 @@ class Tasks(Scenario):
         self.sim.happened(point)
         if act == "crash-after":
             await self.sim.crash(point)
+
+    def heard(self, act: str, then: str) -> str:
+        """Return what is to be done after `approach`."""
+        return then
 
     def touch(self, number: int, what: str, variable: str) -> None:
         """Say what the operation touches: what a task has read is its own."""
@@ -128,6 +132,17 @@ class Held(Tasks):
         """Forget too much."""
         if self.done == {1: 2}:
             self.done = {}
+
+
+class Deaf(Tasks):
+    """Its port does not look at what is to be done where it was held."""
+
+    name = "deaf"
+    tasks: ClassVar = Held.tasks
+
+    def heard(self, act: str, then: str) -> str:
+        """Return what was to be done at first."""
+        return act
 
 
 class Fine(Held):

@@ -252,6 +252,12 @@ def test_a_bound_on_orders_is_named(flows: ModuleType) -> None:
     assert ["4 states", "not all orders of 4 of the states"] == sorted(report.cut_short)
 
 
+def test_a_port_that_does_not_crash_where_it_was_held_is_told(toys: ModuleType) -> None:
+    report = explored(toys.Deaf, ALL)
+    assert "a port does what `approach` returns" in report.diverged
+    assert not report.closed
+
+
 def test_all_orders_are_refused_where_nothing_can_be_held_or_other_faults_take_part() -> None:
     with pytest.raises(WrongUsage, match="HOLDING"):
         check_orders(type("Bare", (SCENARIOS["order_saga"],), {"faults": ()}), ALL)
