@@ -45,7 +45,7 @@ class Network:
         sim = self._sim
         point, act = sim.enter(f"send:{message}", self._from_the_world if NODE.get() is None else self._from_a_node)
         if act or sim.crowded():
-            await sim.approach(point, act)
+            act = await sim.approach(point, act)
         if act == "crash-before":
             await sim.crash(point)
         if act not in ("lost", "late"):

@@ -152,3 +152,21 @@ class Fine(Held):
 
     def recover(self) -> None:
         """Forget nothing."""
+
+
+class DoneTwice(DoneOnce):
+    """Something may be done twice."""
+
+    name = "done-twice"
+    says = "each operation is done at most twice"
+
+    def advance(self, state: int, record: Record) -> int:
+        """Count."""
+        return super().advance(max(state - 1, 0), record) + state
+
+
+class HeldAgain(Held):
+    """The bug of recovery, with an invariant that breaks when it has shown twice: no run of one state does that."""
+
+    name = "held_again"
+    invariants: ClassVar = (DoneTwice(),)

@@ -206,6 +206,13 @@ def test_a_bug_that_needs_an_order_and_a_crash_is_found_in_all_orders_only(toys:
     assert any(deviation.do.startswith("crash") for deviation in every.found[0].deviations)
 
 
+def test_a_path_through_several_orders_is_put_together_and_run(toys: ModuleType) -> None:
+    report = explored(toys.HeldAgain, ALL)
+    assert ["done-twice"] == sorted({found.violation.invariant for found in report.found})
+    assert not report.spurious
+    assert 2 == sum(deviation.do.startswith("crash") for deviation in report.found[0].deviations)
+
+
 def test_a_mutant_that_the_calm_order_hides_is_killed_in_all_orders(flows: ModuleType) -> None:
     mutant = MUTANTS["emit-ordinal"].apply(flows.Crossed)
     calm, every = explored(mutant, Bounds()), explored(mutant, ALL)
