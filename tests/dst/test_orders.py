@@ -110,7 +110,7 @@ SYSTEMS = st.lists(st.lists(OPERATIONS, min_size=1, max_size=3), min_size=2, max
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(tasks=SYSTEMS)
 def test_sleep_sets_lose_no_state_of_any_small_system(tasks: Sequence[Sequence[tuple[str, str]]]) -> None:
     toys = importlib.import_module("tests.dst.ordered_toys")
