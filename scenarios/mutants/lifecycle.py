@@ -9,8 +9,6 @@ import attrs
 
 from dst.mutant import Mutant, exchange
 from kernel import Envelope, Json, Parts
-from kernel.digest import fnv1a64
-from kernel.emit_rule import EmitRule
 from kernel.errors import SnapshotUnreadable
 from kernel.events import DECISION_RECORDED, EXECUTION_RESUMED
 from kernel.fold import FoldPass
@@ -193,21 +191,6 @@ def _without(metadata: Mapping[str, Json], key: str) -> dict[str, Json]:
 # ---- emit rules that a deploy tells apart ----------------------------------------------------------------------------
 
 
-class NoLiveGuard(EmitRule):
-    """What the log holds is served behind a live step too (against D4)."""
-
-    def went_live(self) -> None:
-        """Forget it."""
-
-
-class NoSegment(EmitRule):
-    """Content is the same in whatever segment it is emitted (against D3)."""
-
-    def identity(self, event_type_json: str, payload_json: str) -> str | None:
-        """Digest the content alone."""
-        return fnv1a64(f"[{event_type_json},{payload_json}]")
-
-
 def _mutant(name: str, breaks: str, scenario: str, *expected: str, **attributes: object) -> Mutant:
     return Mutant(name=name, breaks=breaks, scenario=scenario, expected=expected, apply=exchange(**attributes))
 
@@ -267,18 +250,4 @@ LIFECYCLE = (
         runtime=TakesUnreadableForEmpty,
     ),
     _mutant("fork-drops-stamps", "a fork's copies have no stamps", "fork_and_replay", "emit-once", runtime=DropsStamps),
-    _mutant(
-        "emit-no-live-guard",
-        "an emit behind a live step is served",
-        "rolling_deploy",
-        "no-emit-lost",
-        parts=Parts(emit_rule=NoLiveGuard),
-    ),
-    _mutant(
-        "emit-no-segment",
-        "an emit is served by one of an earlier segment",
-        "rolling_deploy",
-        "no-emit-lost",
-        parts=Parts(emit_rule=NoSegment),
-    ),
 )
