@@ -32,8 +32,10 @@ from kernel.supervision import Supervisor
 from scenarios.chat_session import ChatSession
 from scenarios.dashboard import Dashboard
 from scenarios.fork_and_replay import ForkAndReplay
+from scenarios.leader_lease import LeaderLease, Register
 from scenarios.order_saga import OrderSaga
 from scenarios.policy_agent import PolicyAgent
+from scenarios.reminders import Reminders
 from scenarios.research_swarm import ResearchSwarm
 
 SCHEDULES = 300
@@ -299,9 +301,27 @@ class NamesNoHash(Runtime):
         return super().copy_prefix([attrs.evolve(event, hash="") for event in prefix], new_id)
 
 
+class NeverSleeps(Context):
+    """reminder-earned: no timer is waited for."""
+
+    async def sleep(self, seconds):
+        await self.decide(f"slept:{seconds}", lambda: None)
+
+
+class Forgets(Register):
+    """someone-leads: a write is said to be taken, and is not."""
+
+    def write(self, version, value, who):
+        super().write(version, value, who)
+        self.value = 0
+        return True
+
+
 @pytest.mark.parametrize(
     ("name", "scenario", "parts"),
     [
+        ("reminder-earned", Reminders, {"parts": Parts(context=NeverSleeps)}),
+        ("someone-leads", LeaderLease, {"register": Forgets}),
         ("replay-silent", OrderSaga, {"parts": Parts(emit_rule=AppendsAlways)}),
         ("credit-stable", PolicyAgent, {"parts": Parts(fold=NoSeq)}),
         ("fork-sound", ForkAndReplay, {"runtime": NamesNoHash}),
