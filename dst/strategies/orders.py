@@ -88,7 +88,7 @@ class Steer:
         self._footprint: dict[tuple[str, str], None] = {}
         self._done = 0  # operations in this turn, calls left out
         self._held = 0  # who is held, and waits to be let go
-        self._let_go: set[str] = set()
+        self._passed: set[str] = set()  # the points that are not held, or not any more
         self.blocked = False  # all that is left sleeps: what comes now was run in another order
 
     @property
@@ -111,7 +111,7 @@ class Steer:
 
     def will_hold(self, point: str, menu: Menu) -> bool:
         """Will what comes to this point be held, or is it held?  Nothing can be done there before it is let go."""
-        return point not in self._let_go and self._holds(point.rpartition("#")[0], menu)
+        return point not in self._passed and self._holds(point.rpartition("#")[0], menu)
 
     def _holds(self, site: str, menu: Menu) -> bool:
         assert self._sim is not None
@@ -123,7 +123,10 @@ class Steer:
         """Return what is written; then to hold whatever can be held, where there is anybody else."""
         if not self._has_begun():
             return self._written.choose(site, point, menu)
-        return menu.names.index(HOLD) if self._holds(site, menu) else 0
+        if self._holds(site, menu):
+            return menu.names.index(HOLD)
+        self._passed.add(point)
+        return 0
 
     def _has_begun(self) -> bool:
         assert self._sim is not None
@@ -144,7 +147,7 @@ class Steer:
         """Begin the next turn."""
         self._held = len(points) - 1
         index = 0 if self.blocked else self._next(points)
-        self._let_go.add(points[index])
+        self._passed.add(points[index])
         return index
 
     def _next(self, points: Sequence[str]) -> int:

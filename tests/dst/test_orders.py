@@ -230,11 +230,11 @@ def test_the_true_kernel_closes_in_all_orders(flows: ModuleType, flow: str) -> N
     assert every.schedules_covered[2] > calm.schedules_covered[2]
 
 
-def crash_states(scenario: type[Scenario]) -> set[str]:
+def crash_states(scenario: type[Scenario], bounds: Bounds = ALL) -> set[str]:
     """Return every behaviour that a crash leaves behind, after any number of crashes."""
 
     async def body(simulations: Host) -> set[str]:
-        explorer = Explorer(simulations, scenario, ALL)
+        explorer = Explorer(simulations, scenario, bounds)
         report = await explorer.run()
         assert not report.bounded_by[len(report.left_out) :]
         return {key[1] for key in explorer.graph if key[0] == "crash"}
@@ -242,7 +242,7 @@ def crash_states(scenario: type[Scenario]) -> set[str]:
     return host(body)
 
 
-@pytest.mark.parametrize("flow", ["Alike", "Fine", "Decisions"])
+@pytest.mark.parametrize("flow", ["Alike", "Fine", pytest.param("Decisions", marks=pytest.mark.slow)])
 def test_after_any_number_of_crashes_sleep_sets_have_lost_no_state(
     flows: ModuleType, toys: ModuleType, flow: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,6 +251,12 @@ def test_after_any_number_of_crashes_sleep_sets_have_lost_no_state(
     monkeypatch.setattr("dst.strategies.explore.Orders", functools.partial(Orders, reduced=False))
     assert fewer == crash_states(scenario)
     assert len(fewer) > 8
+
+
+@pytest.mark.parametrize("flow", ["Alike", "Crossed"])
+def test_all_orders_have_all_that_the_calm_order_has(flows: ModuleType, flow: str) -> None:
+    scenario = getattr(flows, flow)
+    assert crash_states(scenario, Bounds()) < crash_states(scenario)
 
 
 def test_a_bound_on_orders_is_named(flows: ModuleType) -> None:
