@@ -235,7 +235,7 @@ class Explorer:
             steer = orders.steer(state.deviations, self._scenario)
             view = View(state.deviations, self._bounds, steer)
             result = await self._run(state.deviations, view, steer)
-            steer.end_turn()
+            steer.finish()
             self.report.orders += 1
             self.report.orders_pruned += steer.blocked
             one = state if number == 0 else self._in_another_order(state, number, others)

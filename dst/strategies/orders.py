@@ -26,6 +26,10 @@ from dst.simulation import Simulation
 _TASKS = "task:"
 
 
+def _not_there(point: str) -> str:
+    return f"{point} was to go on, and was not there when its order was run again"
+
+
 class NotThere(Exception):
     """An order did not do again what it did before."""
 
@@ -151,7 +155,7 @@ class Steer:
         return index
 
     def _next(self, points: Sequence[str]) -> int:
-        self.end_turn()
+        self._end_turn()
         if self._at + 1 == len(self._turns):
             turn = self._next_turn(tuple(points))
             if turn is None:
@@ -161,7 +165,7 @@ class Steer:
         self._at += 1
         chosen = self._turns[self._at].chosen
         if chosen not in points:
-            raise NotThere(f"{chosen} was to go on, and was not there when its order was run again")
+            raise NotThere(_not_there(chosen))
         return points.index(chosen)
 
     def happened(self, point: str) -> None:
@@ -174,8 +178,14 @@ class Steer:
         if self._done > 1:
             self._footprint[EVERYTHING, WRITE] = None
 
-    def end_turn(self) -> None:
-        """The turn that was going on is over: nobody else can run, or the run has ended."""
+    def finish(self) -> None:
+        """The run has ended.  Raises `NotThere` if it did not come as far as it was known to."""
+        self._end_turn()
+        if self._at + 1 < self._known:
+            raise NotThere(_not_there(self._turns[self._at + 1].chosen))
+
+    def _end_turn(self) -> None:
+        """The turn that was going on is over: nobody else can run."""
         if self._at >= 0 and not self.blocked:
             self._turns[self._at].footprint = frozenset(self._footprint)
         self._footprint.clear()

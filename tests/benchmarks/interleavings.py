@@ -54,7 +54,7 @@ async def _search(simulations: Host, scenario: type[Scenario], orders: Orders, r
                 seen.append(world.behaviour(sim, 1))  # noqa: B023
 
         result = await simulations.run(scenario, steer, spy=spy)
-        steer.end_turn()
+        steer.finish()
         if result.verdict.name != "PASS":
             raise AssertionError(f"{scenario.name} failed in one order: {result.judgement.violations}")
         runs, pruned, more = runs + 1, pruned + steer.blocked, orders.advance()

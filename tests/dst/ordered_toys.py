@@ -170,3 +170,17 @@ class HeldAgain(Held):
 
     name = "held_again"
     invariants: ClassVar = (DoneTwice(),)
+
+
+class Moody(Tasks):
+    """What it does depends on how often it was made: no order can be run again."""
+
+    name = "moody"
+    tasks: ClassVar = Held.tasks
+    made: ClassVar = [0]
+
+    def recover(self) -> None:
+        """From the second time on there is nothing left to do for the first task."""
+        self.made[0] += 1
+        if self.made[0] > 1:
+            self.done[0] = 2

@@ -94,7 +94,7 @@ def searched(scenario: type[Scenario], *, reduced: bool) -> tuple[int, set[str],
                     seen.append(world.behaviour(sim, 1))  # noqa: B023
 
             await simulations.run(scenario, steer, spy=spy)
-            steer.end_turn()
+            steer.finish()
             runs += 1
             visible.update(seen)
             final.update(seen[-1:])
@@ -137,7 +137,7 @@ def all_runs(scenario: type[Scenario]) -> list[tuple[RunResult, RunResult]]:
         while True:
             steer = orders.steer((), scenario)
             one = await simulations.run(scenario, steer)
-            steer.end_turn()
+            steer.finish()
             found.append((one, await simulations.run(scenario, Written(one.deviations))))
             if not orders.advance():
                 return found
@@ -268,6 +268,12 @@ def test_a_bound_on_orders_is_named(flows: ModuleType) -> None:
 def test_a_port_that_does_not_crash_where_it_was_held_is_told(toys: ModuleType) -> None:
     report = explored(toys.Deaf, ALL)
     assert "a port does what `approach` returns" in report.diverged
+    assert not report.closed
+
+
+def test_an_order_that_cannot_be_run_again_is_told(toys: ModuleType) -> None:
+    report = explored(toys.Moody, ALL)
+    assert "was not there when its order was run again" in report.diverged
     assert not report.closed
 
 
