@@ -53,17 +53,25 @@ def test_no_fault_is_drawn_beyond_its_budget(schedule):
 
 
 @pytest.mark.slow
-def test_every_kind_of_fault_can_be_drawn_and_crashes_in_recovery_too():
+def fired_in(examples, faults=None):
+    """Return the kinds that fired in so many drawn runs."""
     fired = set()
 
     @seed(1)
-    @settings(QUIETLY, max_examples=600, phases=[Phase.generate])
-    @given(schedule=schedules(ORDER))
+    @settings(QUIETLY, max_examples=examples, phases=[Phase.generate])
+    @given(schedule=schedules(ORDER, faults=faults))
     def draw(schedule):
         fired.update(host(lambda h: h.run(ORDER, Written(schedule.deviations)), brief=True).fired)
 
     draw()
-    assert {*(fault.name for fault in ORDER.faults), "crash-in-recovery"} <= fired
+    return fired
+
+
+def test_every_kind_of_fault_can_be_drawn_and_crashes_in_recovery_too():
+    """Few sites can refuse anything but an append, and all come after a crash: among all kinds they are rare."""
+    left = {fault.name for fault in ORDER.faults} - fired_in(300)
+    assert left <= {"store-refused", "stale-read", "step-timeout", "append-answer-lost"}
+    assert {*left, "crash-in-recovery"} <= fired_in(300, ["crash-before", "cancel", *sorted(left)])
 
 
 @settings(QUIETLY, max_examples=50)

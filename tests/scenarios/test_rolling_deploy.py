@@ -13,8 +13,7 @@ from dst.schedule import Deviation
 from dst.verdict import Verdict
 from kernel import Parts
 from kernel.events import EXECUTION_BLOCKED, EXECUTION_COMPLETED
-from scenarios.mutants.emit import ContentGlobal, Ordinal, RollingDigest
-from scenarios.mutants.lifecycle import NoLiveGuard, NoSegment
+from scenarios.mutants.emit import ContentGlobal, NoLiveGuard, NoSegment, Ordinal, RollingDigest
 from scenarios.rolling_deploy import MOVED, RollingDeploy
 
 SCREENED_AND_DIED = Deviation(at="append:order-1:STEP_COMPLETED:screen#1", do="crash-after")
