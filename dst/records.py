@@ -361,6 +361,11 @@ def parse_exploration(text: str, where: str) -> ExplorationRecord:
     return _parse(ExplorationRecord, text, where)
 
 
+def parse_mutants(text: str, where: str) -> MutantsRecord:
+    """Return the kill matrix in the text of a `mutants.json`; `where` names it in errors.  Raises `BadRecords`."""
+    return _parse(MutantsRecord, text, where)
+
+
 def parse_failure(text: str, where: str) -> FailureRecord:
     """Return the failure in the text of a `failure.json`.  Raises `BadRecords`."""
     failure = _parse(FailureRecord, text, where)

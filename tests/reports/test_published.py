@@ -1,0 +1,34 @@
+"""What is published: pages that their records give, of the mutants that there are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import reports
+from dst.records import parse_mutants, to_text
+from reports.mutants import page, survivors
+from scenarios.mutants import MUTANTS
+
+PUBLISHED = Path(reports.__file__).parent / "published"
+TEXT = (PUBLISHED / "mutants.json").read_text(encoding="utf-8")
+RECORD = parse_mutants(TEXT, "mutants.json")
+
+
+def test_the_page_is_what_its_record_gives():
+    assert (PUBLISHED / "mutants.md").read_text(encoding="utf-8") == page(RECORD)
+
+
+def test_the_record_is_written_as_it_is_read():
+    assert TEXT == to_text(RECORD)
+
+
+def test_it_tells_of_every_mutant_that_there_is_and_none_survived():
+    assert sorted(MUTANTS) == sorted(row.name for row in RECORD.mutants)
+    assert [] == survivors(RECORD)
+
+
+def test_each_kill_is_short_minimal_and_of_the_mutant():
+    kills = [kill for row in RECORD.mutants for kill in row.kills if kill.killed]
+    assert len(kills) >= 5 * (len(MUTANTS) - 1)
+    assert all(kill.minimal and kill.true_kernel_holds and len(kill.sentences) == kill.deviations for kill in kills)
+    assert max(kill.deviations or 0 for kill in kills) <= 5
