@@ -44,6 +44,11 @@ def run(directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=directory, env=environ, capture_output=True, text=True, check=False)
 
 
+def untimed(text: str) -> str:
+    """Return what a campaign printed without how fast it was."""
+    return re.sub(r" in [\d.]+ s \([\d.]+/s\)", "", text)
+
+
 # ---- the commands ----------------------------------------------------------------------------------------------------
 
 
@@ -54,16 +59,23 @@ def test_each_set_up_command_is_one_line_between_its_marks(name: str) -> None:
     assert found[1].startswith("python3 -m venv .venv && .venv/bin/pip install ")
 
 
-def test_a_mutant_fails_as_shown_and_is_replayed(tmp_path: Path) -> None:
-    shown = re.search(r"^\$ dst (fuzz --seed 1 --mutant (\S+) --quiet)$", README, re.MULTILINE)
+def test_a_mutant_fails_is_replayed_and_explained_as_shown(tmp_path: Path) -> None:
+    shown = re.search(r"^\$ dst (fuzz --seed 1 --mutant \S+ --quiet)\n(.*?)^\$ ", README, re.MULTILINE | re.DOTALL)
     assert shown
 
     failed = run(tmp_path, "-m", "dst", *shown[1].split())
 
     assert failed.returncode == 1, failed.stderr
+    assert untimed(failed.stdout) == untimed(shown[2])
     again = re.search(r"^Reproduce:  dst (replay \w{6})$", failed.stdout, re.MULTILINE)
     assert again
     assert run(tmp_path, "-m", "dst", *again[1].split()).returncode == 1
+
+    told = re.search(r"^\$ dst (explain \w{6})\n…\n(.*?)…$", README, re.MULTILINE | re.DOTALL)
+    assert told
+    explained = run(tmp_path, "-m", "dst", *told[1].split())
+    assert explained.returncode == 0, explained.stderr
+    assert told[2] in explained.stdout
 
 
 # ---- the examples ----------------------------------------------------------------------------------------------------
