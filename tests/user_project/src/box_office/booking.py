@@ -7,7 +7,7 @@ class CardDeclined(TypedFailure):
     """The bank said no."""
 
 
-stubborn = RetryPolicy(attempts=10)
+stubborn = RetryPolicy(attempts=100)  # more than a bad day uses up: what has been paid for must end
 
 hold_seat = step("hold-seat")
 release_seat = step("release-seat", retry=stubborn)  # whatever the order holds, if it holds anything
