@@ -79,7 +79,7 @@ class Host:
     ) -> RunResult:
         """Run one simulation from beginning to end; `spy` is called at each point of its calm way.
 
-        A run that is not judged is for its outcome alone: it has no digest either.
+        A run that is not judged is for its outcome alone: it has no digest either, and nothing looks back at it.
         """
         self._count += 1
         if self._count % _COLLECT_EVERY == 0:
@@ -92,7 +92,7 @@ class Host:
             sim = Simulation(scheduler, nursery, choices, scenario.faults)
             if spy is not None:
                 sim.watch = functools.partial(spy, scenario)
-            ending = await _play(scenario, sim)
+            ending = await _play(scenario, sim, looking_back=judged)
             if ending in (Ending.QUIESCENT, Ending.STUCK):
                 scenario.finish(sim)  # how things stand at the end says nothing of a run that was cut short
             sim.close()
@@ -135,7 +135,7 @@ class Host:
         )
 
 
-async def _play(scenario: Scenario, sim: Simulation) -> Ending:
+async def _play(scenario: Scenario, sim: Simulation, *, looking_back: bool) -> Ending:
     """Two phases: under faults until all is quiet, then healed until all is quiet again."""
     scenario.build(sim)
     driven = False
@@ -152,7 +152,7 @@ async def _play(scenario: Scenario, sim: Simulation) -> Ending:
         sim.note("healed")
         scenario.heal(sim)
         idle = await sim.scheduler.wait_idle()
-    if idle is Idle.QUIESCENT:
+    if idle is Idle.QUIESCENT and looking_back:
         scenario.look_back(sim)
         idle = await sim.scheduler.wait_idle()
     if idle is Idle.TIME_LIMIT:
