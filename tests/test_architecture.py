@@ -89,12 +89,12 @@ def _imports(path: Path) -> set[str]:
 
 def test_only_the_scheduler_touches_the_internals_of_trio() -> None:
     touching = {
-        str(path.relative_to(ROOT))
+        str(path.parent.relative_to(ROOT))
         for package in PACKAGES
         for path in (ROOT / package).rglob("*.py")
         if any(name.startswith("trio._") for name in _imports(path))
     }
-    assert touching == {"dst/scheduler.py"}
+    assert touching == {"dst/scheduler"}
 
 
 def test_only_mutants_use_private_names_of_other_packages() -> None:

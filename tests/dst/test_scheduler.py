@@ -23,7 +23,6 @@ import pytest
 import trio
 import trio.testing
 
-from dst import scheduler as scheduler_module
 from dst.clock import LAST_NS, due_ns
 from dst.scheduler import (
     NODE,
@@ -38,6 +37,8 @@ from dst.scheduler import (
     StepLimit,
     TimeLimit,
     UnknownTrio,
+    core,
+    known_trio,
     run,
 )
 
@@ -941,7 +942,7 @@ def test_a_ctrl_c_that_hits_simulated_code_gets_out_too():
 @pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("at", range(1, 6))
 def test_a_ctrl_c_that_hits_the_unwinding_itself_leaves_nobody_behind(at, monkeypatch):
-    below, calls, log = scheduler_module._below, itertools.count(1), []
+    below, calls, log = core.below, itertools.count(1), []
 
     def hit(nursery: trio.Nursery) -> list[trio.lowlevel.Task]:
         if next(calls) == at:
@@ -964,7 +965,7 @@ def test_a_ctrl_c_that_hits_the_unwinding_itself_leaves_nobody_behind(at, monkey
             async with scheduler.simulation() as nursery:
                 await body(scheduler, nursery)
 
-    monkeypatch.setattr(scheduler_module, "_below", hit)
+    monkeypatch.setattr(core, "below", hit)
     with pytest.raises(KeyboardInterrupt):
         run(again_and_again)
     assert set(log) == {"ended"}
@@ -972,13 +973,13 @@ def test_a_ctrl_c_that_hits_the_unwinding_itself_leaves_nobody_behind(at, monkey
 
 @pytest.mark.parametrize("part", ["runq", "deadlines", "entry_queue"])
 def test_a_trio_with_a_part_missing_is_named(part, monkeypatch):
-    monkeypatch.setitem(scheduler_module._NEEDED, "Runner", f"{part}_gone")
+    monkeypatch.setitem(known_trio._NEEDED, "Runner", f"{part}_gone")
     with pytest.raises(UnknownTrio, match=rf"trio {trio.__version__} lacks Runner.{part}_gone.*0.22 to 0.35"):
         simulate(orders_of_five)
 
 
 def test_a_trio_with_other_habits_is_named(monkeypatch):
-    monkeypatch.setattr(scheduler_module, "_HABITS_KNOWN", [])
+    monkeypatch.setattr(known_trio, "_HABITS_KNOWN", [])
     monkeypatch.setattr(Scheduler, "_turn", lambda self, timeout: ())
     with pytest.raises(UnknownTrio, match="was expected"):
         simulate(orders_of_five)

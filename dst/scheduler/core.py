@@ -1,27 +1,8 @@
-"""The scheduler: trio's own loop runs the tasks; we decide which task, when time moves, and who is dead.
-
-This is the only module that touches trio's internals.  For the time of a `run` it puts two things of ours into trio:
-a clock (public interface) and an I/O manager.  Trio asks the I/O manager once per turn of its loop, just before it
-takes the run queue, and that is where the queue is cut down to the one task that may run.  The queue stays trio's own.
-
-Determinism.  Options are ordered by (step at which the task became runnable, trio's task counter), never by the order
-in which trio queued them: equal deadlines and mass cancellation go by `id()` or set order there.  Only the task that
-ran in that step, if it just yielded, goes behind those that it woke.  Deadlines expire before the choice, all that are
-due together, so that ties between them fall under the same order.
-
-Async generators.  Trio finalises an async generator that was dropped before its end through a callback queue, at a
-time the garbage collector chooses.  That queue is emptied in `reap` and at the end of `run` only: a dropped generator
-never adds a step to a simulation, and its `finally` blocks run when the simulation is over.  No hook of ours is left.
-"""
+"""Trio's own loop runs the tasks; we decide which task, when time moves, and who is dead."""
 
 from __future__ import annotations
 
 import contextlib
-import contextvars
-import enum
-import inspect
-import operator
-import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from math import inf
 from typing import NoReturn, TypeVar
@@ -32,13 +13,29 @@ import trio._core._run as trio_run
 import trio._core._thread_cache as trio_threads
 
 from dst.clock import LAST_NS, VirtualClock, due_ns
+from dst.scheduler.errors import Deadlock, Idle, RealWorld, Reaped, RefusesToEnd, StepLimit, TimeLimit
+from dst.scheduler.known_trio import check_habits, check_shape
+from dst.scheduler.real_world import NoInstruments, NoSockets, NoThreads, NullIO
+from dst.scheduler.tasks import (
+    NODE,
+    Task,
+    below,
+    busy,
+    counter,
+    described,
+    drop_deadlines,
+    interrupted,
+    is_or_holds,
+    is_under,
+    listed,
+    poison,
+    raiser,
+    take,
+    take_noise,
+)
 
 T = TypeVar("T")
-Task = trio.lowlevel.Task
 Abort = trio.lowlevel.Abort
-
-NODE: contextvars.ContextVar[str | None] = contextvars.ContextVar("dst_node", default=None)
-"""Which node (incarnation) a task belongs to; trio copies it to children.  None is the world, which never crashes."""
 
 UNLIMITED = 2**63 - 1
 GRACE_STEPS = 10_000  # after a limit or a failure was told: what may still run before it is told again
@@ -46,53 +43,7 @@ SETTLE_STEPS = 1_000  # what the unwinding that one delivery of Reaped starts ma
 REAP_DELIVERIES = 20  # how often a task may swallow Reaped
 REAP_PASSES = 50  # for tasks that start new ones while they unwind
 
-
-class Idle(enum.Enum):
-    """Why `wait_idle` returned."""
-
-    QUIESCENT = "quiescent"  # nobody can run, and no deadline is pending
-    TIME_LIMIT = "time limit"  # nobody can run before the time limit
-    STEP_LIMIT = "step limit"  # somebody still wants to run
-
-
-class SchedulerError(Exception):
-    """Something about the simulation as a whole; raised in its main task."""
-
-
-class Deadlock(SchedulerError):
-    """Nobody can run, nothing is due, and nobody waits for that in `wait_idle`."""
-
-
-class StepLimit(SchedulerError):
-    """The simulation used up its steps while nobody was in `wait_idle`."""
-
-
-class TimeLimit(SchedulerError):
-    """Nothing can happen before the time limit, and nobody was in `wait_idle`."""
-
-
-class RefusesToEnd(SchedulerError):
-    """Tasks went on after the simulation was over; they were cut off, and their code never ended."""
-
-
-class RealWorld(RuntimeError):
-    """Simulated code reached for something real; see `Scheduler.refused`."""
-
-
-class RealIO(RealWorld):
-    """Simulated code wanted real I/O."""
-
-
-class RealThread(RealWorld):
-    """Simulated code wanted a real thread."""
-
-
-class UnknownTrio(RuntimeError):
-    """This trio does not have the parts, or the habits, that the scheduler was written for."""
-
-
-class Reaped(BaseException):
-    """What tasks unwind with once their simulation is over.  Nobody should catch it."""
+_CUT_OFF: list[object] = []  # coroutines that refused to end; see _cut_off
 
 
 def run(async_fn: Callable[[Scheduler], Coroutine[object, object, T]]) -> T:
@@ -106,7 +57,7 @@ def run(async_fn: Callable[[Scheduler], Coroutine[object, object, T]]) -> T:
     async def main() -> T:
         scheduler = Scheduler(clock)
         with scheduler._in_charge():
-            await _check_habits(scheduler)
+            await check_habits(scheduler)
             try:
                 return await async_fn(scheduler)
             finally:
@@ -116,7 +67,7 @@ def run(async_fn: Callable[[Scheduler], Coroutine[object, object, T]]) -> T:
     try:
         return trio.run(main, clock=clock, strict_exception_groups=True)
     except BaseException as error:
-        if isinstance(error, KeyboardInterrupt) or not _interrupted(error):
+        if isinstance(error, KeyboardInterrupt) or not interrupted(error):
             raise
         raise KeyboardInterrupt from error
 
@@ -149,7 +100,7 @@ class Scheduler:
         self._limit = UNLIMITED  # the step at which a limit is told next: max_steps, or later once it was told
         self._clock = clock
         self._runner = trio_run.GLOBAL_RUN_CONTEXT.runner
-        _check_shape(self._runner)
+        check_shape(self._runner)
         self._queue = self._runner.runq  # during a step: who became runnable in it; after the turn: who runs next
         self._deadlines = self._runner.deadlines
         self._real_io = self._runner.io_manager
@@ -197,7 +148,7 @@ class Scheduler:
         still = [task for tasks in self._paused.values() for task in tasks]
         left = [*self._ready, *self._morgue, *still, *self._withheld, *self._parked]
         if left:
-            raise RuntimeError(f"the last simulation was not reaped:\n{_listed(left)}")
+            raise RuntimeError(f"the last simulation was not reaped:\n{listed(left)}")
         if self._deadlines.next_deadline() != inf:  # this also drops what is stale
             raise RuntimeError("a deadline is pending around simulations; each begins at time 0, so it has no meaning")
         self._main = self._shown = trio.lowlevel.current_task()
@@ -228,7 +179,7 @@ class Scheduler:
                 await self.reap(nursery)
             except BaseException as raised:
                 errors.append(raised)
-            if nursery._pending_excs or any(_has(error, (trio.Cancelled,)) for error in errors):
+            if nursery._pending_excs or any(is_or_holds(error, (trio.Cancelled,)) for error in errors):
                 nursery._pending_excs += errors  # trio sorts out whose cancellation that was
                 errors.clear()
         if len(errors) > 1:
@@ -270,7 +221,7 @@ class Scheduler:
         It may be runnable, blocked, or the current task; if it is not runnable now, it is held when it would be.
         """
         if task not in self._withheld:
-            self._withheld[task] = any(_take(tasks, task) for tasks in (self._ready, *self._paused.values()))
+            self._withheld[task] = any(take(tasks, task) for tasks in (self._ready, *self._paused.values()))
             self._filtering = True
 
     def release(self, task: Task) -> bool:
@@ -350,7 +301,7 @@ class Scheduler:
             del self._parked[task]
         for task in self._runner.tasks:  # a set, but what is done does not depend on its order
             if task.context.get(NODE) == node:
-                _drop_deadlines(task)
+                drop_deadlines(task)
 
     async def hold_forever(self) -> NoReturn:
         """Where a port ends when its call crashed its own node: the caller never goes on."""
@@ -365,7 +316,7 @@ class Scheduler:
         One caller at a time.  A limit that is reached already is told again: raise it to go on.
         """
         if self._waiter is not None:
-            raise RuntimeError(f"{_described(self._waiter)} is in wait_idle already")
+            raise RuntimeError(f"{described(self._waiter)} is in wait_idle already")
 
         def abort(_raise_cancel: object) -> Abort:
             self._waiter = None
@@ -413,9 +364,9 @@ class Scheduler:
 
     def _collect(self) -> None:
         """Put what became runnable in this step behind what was runnable before."""
-        new = sorted(self._queue, key=_counter) if len(self._queue) > 1 else list(self._queue)
+        new = sorted(self._queue, key=counter) if len(self._queue) > 1 else list(self._queue)
         self._queue.clear()
-        if len(new) > 1 and (me := self._shown) is not None and _take(new, me):
+        if len(new) > 1 and (me := self._shown) is not None and take(new, me):
             new.append(me)
         self._ready += new
 
@@ -423,8 +374,8 @@ class Scheduler:
         options = self._ready.copy()  # pick may hold some of them back
         try:
             task = options[pick(options)]
-            if not _take(self._ready, task):
-                raise RuntimeError(f"pick chose {_described(task)}, and held it back")
+            if not take(self._ready, task):
+                raise RuntimeError(f"pick chose {described(task)}, and held it back")
             return task
         except BaseException as error:
             self._fail(error)
@@ -439,7 +390,7 @@ class Scheduler:
                 break
         else:
             return  # nearly always: worth a loop of its own
-        for task in sorted(self._queue, key=_counter) if paused else list(self._queue):
+        for task in sorted(self._queue, key=counter) if paused else list(self._queue):
             node = task.context.get(NODE)
             if node in frozen:
                 self._morgue.append(task)
@@ -468,13 +419,13 @@ class Scheduler:
             self._wake_waiter(Idle.STEP_LIMIT)
             self._run_first(waiter)
         else:
-            self._fail(StepLimit(f"{self.steps} steps, and these still want to run:\n{_listed(self._ready)}"))
+            self._fail(StepLimit(f"{self.steps} steps, and these still want to run:\n{listed(self._ready)}"))
 
     def _run_first(self, task: Task) -> None:
         """Let `task`, if it is runnable at all, run before the others; hooks are not asked, so the first one runs."""
         self._filter()
         self._collect()
-        if _take(self._ready, task):
+        if take(self._ready, task):
             self._ready.insert(0, task)
 
     # --- nobody can run: trio asks the clock, and it asks us, only with an empty run queue
@@ -544,10 +495,10 @@ class Scheduler:
         self._withheld.clear()
         self._filtering = bool(self._frozen or self._paused)
         if main._next_send_fn is not None:
-            _poison(main, error)
+            poison(main, error)
         elif main._abort_func is not None:
-            main._attempt_abort(_raiser(error))  # at the end of a nursery this cancels its children
-        elif any(_busy(nursery) for nursery in main._child_nurseries):
+            main._attempt_abort(raiser(error))  # at the end of a nursery this cancels its children
+        elif any(busy(nursery) for nursery in main._child_nurseries):
             self._runner.spawn_system_task(self._rescue, main, error)  # the dead keep the nursery open
         else:
             self._parked.pop(main, None)
@@ -571,8 +522,8 @@ class Scheduler:
             nursery._check_nursery_closed()
 
     def _blocked(self) -> str:
-        below = (task for nursery in self._main._child_nurseries for task in _below(nursery))
-        return _listed([self._main, *below], self._state)
+        under = (task for nursery in self._main._child_nurseries for task in below(nursery))
+        return listed([self._main, *under], self._state)
 
     def _state(self, task: Task) -> str:
         if task.context.get(NODE) in self._frozen:
@@ -603,21 +554,21 @@ class Scheduler:
         self._stop(nursery)
         refusing = await self._unwind(nursery) if nursery._children else []
         refusing += await self._run_callbacks()
-        noise = _take_noise(nursery, earlier)
+        noise = take_noise(nursery, earlier)
         self._limit = UNLIMITED
         self._raise_interrupt()
         if refusing:
-            raise RefusesToEnd(f"went on after the end of the simulation, and were cut off:\n{_listed(refusing)}")
+            raise RefusesToEnd(f"went on after the end of the simulation, and were cut off:\n{listed(refusing)}")
         return noise
 
     def _stop(self, nursery: trio.Nursery) -> None:
         """From here on, whoever is under `nursery` runs only to unwind: who was runnable is not any more."""
         self._live, self._calm = False, True
-        self._unwinding = lambda task: _is_under(task, nursery)
+        self._unwinding = lambda task: is_under(task, nursery)
         self._thaw()
         if self._ready:
-            doomed = set(_below(nursery))
-            self._ready[:] = sorted((task for task in self._ready if task not in doomed), key=_counter)
+            doomed = set(below(nursery))
+            self._ready[:] = sorted((task for task in self._ready if task not in doomed), key=counter)
 
     def _thaw(self) -> None:
         """Nobody is dead, stands still or is held back any more."""
@@ -636,11 +587,11 @@ class Scheduler:
         refusing: list[Task] = []
         deliveries: dict[Task, int] = {}
         passes = 0
-        while doomed := _below(nursery):
+        while doomed := below(nursery):
             assert trio.lowlevel.current_task() not in doomed, "a task cannot reap the nursery it runs in"
             passes += 1
             for task in doomed:
-                if task not in self._runner.tasks or any(_busy(each) for each in task._child_nurseries):
+                if task not in self._runner.tasks or any(busy(each) for each in task._child_nurseries):
                     continue  # it ended meanwhile, or its turn comes when its children have ended
                 deliveries[task] = deliveries.get(task, 0) + 1
                 if deliveries[task] > REAP_DELIVERIES:
@@ -650,7 +601,7 @@ class Scheduler:
                     self._deliver_reaped(task)
                 await self._settle()
             if passes == REAP_PASSES:
-                refusing += (doomed := _below(nursery))
+                refusing += (doomed := below(nursery))
                 for task in doomed:
                     self._cut_off(task)
         return refusing
@@ -659,20 +610,20 @@ class Scheduler:
         """Make `task` raise Reaped where it is; it has no children any more."""
         error = Reaped("the simulation is over")
         if task._next_send_fn is not None:
-            _poison(task, error)
+            poison(task, error)
             self._queue.append(task)
             return
         if task._abort_func is not None:
-            task._attempt_abort(_raiser(error))
+            task._attempt_abort(raiser(error))
         self._parked.pop(task, None)
         if task._next_send_fn is None:  # it cannot be aborted, and nobody is left who would wake it
             self._runner.reschedule(task, outcome.Error(error))
 
     def _cut_off(self, task: Task) -> None:
         """Make trio believe that `task` ended.  Its coroutine is kept for ever: dropping it would run its code."""
-        _drop_deadlines(task)
+        drop_deadlines(task)
         self._parked.pop(task, None)
-        _take(self._ready, task)
+        take(self._ready, task)
         if task in self._queue:
             self._queue.remove(task)
         task._abort_func = None  # trio is about to cancel the nurseries that it leaves open
@@ -732,13 +683,13 @@ class Scheduler:
     @contextlib.contextmanager
     def _in_charge(self) -> Iterator[None]:
         """Put our clock and I/O manager in place; at the end give trio its own back, and every task its turn."""
-        threads = _NoThreads(self, trio_threads.THREAD_CACHE)
+        threads = NoThreads(self, trio_threads.THREAD_CACHE)
         self._clock.when_idle = self._idle
-        self._runner.io_manager = _NullIO(self)  # type: ignore[assignment]  # has only what trio's loop calls
+        self._runner.io_manager = NullIO(self)  # type: ignore[assignment]  # has only what trio's loop calls
         instruments = self._runner.instruments
-        self._runner.instruments = _NoInstruments(self._runner)  # type: ignore[assignment]  # all that an empty one is asked
+        self._runner.instruments = NoInstruments(self._runner)  # type: ignore[assignment]  # all that an empty one is asked
         trio_threads.THREAD_CACHE = threads  # type: ignore[assignment]  # has only start_thread_soon
-        trio.socket.set_custom_socket_factory(_NoSockets(self))
+        trio.socket.set_custom_socket_factory(NoSockets(self))
         try:
             yield
         finally:
@@ -757,292 +708,3 @@ class Scheduler:
     def _refuse(self, error: RealWorld) -> NoReturn:
         self.refused.append(error)
         raise error
-
-
-# --- what stands in for the real world
-
-
-class _NullIO:
-    """An I/O manager for a world without I/O: trio's loop gets its turn from it, and simulated code an error."""
-
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
-        self._real = scheduler._real_io
-        self._wakeup_sock = scheduler._runner.entry_queue.wakeup.wakeup_sock
-        self.get_events = scheduler._turn
-        self.process_events = operator.not_  # gets what _turn returned; does nothing, in C
-        self.statistics = self._real.statistics
-        self.force_wakeup = self._real.force_wakeup
-
-    async def wait_readable(self, fd: object) -> None:
-        if fd is not self._wakeup_sock:  # trio's own callback task sleeps on that one until the run is over
-            self._refuse("wait_readable", fd)
-        await self._real.wait_readable(self._wakeup_sock)
-
-    async def wait_writable(self, fd: object) -> None:
-        self._refuse("wait_writable", fd)
-
-    def notify_closing(self, fd: object) -> None:
-        """Nobody waits for `fd`."""
-
-    def __getattr__(self, name: str) -> NoReturn:  # what trio has on other systems: kevents, completion ports
-        self._refuse(name)
-
-    def _refuse(self, name: str, *fds: object) -> NoReturn:
-        on = " and ".join(str(fd) if isinstance(fd, int) else type(fd).__name__ for fd in fds) or "the operating system"
-        self._scheduler._refuse(
-            RealIO(f"{_who()} called {name} on {on} in a simulation; simulated code must go through ports")
-        )
-
-
-class _NoInstruments(dict[str, object]):
-    """An empty dictionary in place of trio's own kind, which costs 0.3 us a step to be asked five times if it is empty.
-
-    The first instrument that someone adds brings trio's own back.
-    """
-
-    def __init__(self, runner: trio_run.Runner) -> None:
-        super().__init__()
-        self._runner = runner
-        self._real = runner.instruments
-
-    def add_instrument(self, instrument: trio.abc.Instrument) -> None:
-        self._runner.instruments = self._real
-        self._real.add_instrument(instrument)
-
-    def remove_instrument(self, instrument: trio.abc.Instrument) -> None:
-        self._real.remove_instrument(instrument)  # not there: the right KeyError
-
-
-class _NoSockets(trio.abc.SocketFactory):
-    """Refuses trio sockets where they are made: an operation that succeeds at once never gets to the I/O manager."""
-
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
-
-    def socket(self, family: object = None, type: object = None, proto: object = None) -> NoReturn:
-        self._scheduler._refuse(
-            RealIO(f"{_who()} opened a socket in a simulation; simulated code must go through ports")
-        )
-
-
-class _NoThreads:
-    """Stands in for trio's thread cache, which is one for the process: other threads still get what they ask for."""
-
-    def __init__(self, scheduler: Scheduler, real: trio_threads.ThreadCache) -> None:
-        self._scheduler = scheduler
-        self._real = real
-        self._thread: int | None = threading.get_ident()
-
-    def start_thread_soon(
-        self, fn: Callable[[], object], deliver: Callable[[outcome.Outcome[object]], object], name: str | None = None
-    ) -> None:
-        if threading.get_ident() != self._thread:
-            self._real.start_thread_soon(fn, deliver, name)
-            return
-        self._scheduler._refuse(
-            RealThread(f"{_who()} wanted a thread in a simulation; simulated code must go through ports")
-        )
-
-    def uninstall(self) -> None:
-        self._thread = None
-        if trio_threads.THREAD_CACHE is self:  # type: ignore[comparison-overlap]  # see _in_charge
-            trio_threads.THREAD_CACHE = self._real
-
-
-# --- trio's objects
-
-_CUT_OFF: list[object] = []  # coroutines that refused to end; see _cut_off
-_HABITS_KNOWN: list[str] = []  # the trio that passed _check_habits in this process, if it did
-_counter: Callable[[Task], int] = operator.attrgetter("_counter")
-
-
-def _take(tasks: list[Task], task: Task) -> bool:
-    """Remove `task` from `tasks`; False if it is not there."""
-    try:
-        tasks.remove(task)
-    except ValueError:
-        return False
-    return True
-
-
-def _raiser(error: BaseException) -> Callable[[], NoReturn]:
-    def raise_it() -> NoReturn:
-        raise error
-
-    return raise_it
-
-
-def _poison(task: Task, error: BaseException) -> None:
-    """Make a runnable task raise `error` instead of what it was to get."""
-    nursery = task._child_nurseries[-1] if task._child_nurseries else None
-    if nursery is not None and not nursery._nested_child_running:
-        nursery._pending_excs.append(error)  # it is leaving this nursery; trio would not forgive an error in between
-    elif inspect.getcoroutinestate(task.coro) == inspect.CORO_CREATED or not isinstance(
-        task._next_send, outcome.Outcome
-    ):
-        task._next_send_fn, task._next_send = task.coro.throw, error  # it cannot unwrap an outcome
-    else:
-        task._next_send = outcome.Error(error)
-
-
-def _busy(nursery: trio.Nursery) -> bool:
-    return bool(nursery._children or nursery._pending_starts)
-
-
-def _below(nursery: trio.Nursery) -> list[Task]:
-    """Return the tasks under `nursery`, deepest first, then by task counter."""
-    generations: list[list[Task]] = []
-    nurseries = [nursery]
-    while nurseries:
-        generations.append(sorted((task for each in nurseries for task in each._children), key=_counter))
-        nurseries = [each for task in generations[-1] for each in task._child_nurseries]
-    return [task for tasks in reversed(generations) for task in tasks]
-
-
-def _is_under(task: Task, nursery: trio.Nursery) -> bool:
-    above = task.parent_nursery
-    while above is not None and above is not nursery:
-        above = above.parent_task.parent_nursery
-    return above is nursery
-
-
-def _drop_deadlines(task: Task) -> None:
-    """Let no cancel scope that `task` itself entered ever expire."""
-    status: trio_run.CancelStatus | None = task._cancel_status
-    outside = task.parent_nursery._cancel_status if task.parent_nursery is not None else None
-    while status is not None and status is not outside:
-        status._scope.deadline = float("inf")
-        status = status.parent
-
-
-def _take_noise(nursery: trio.Nursery, earlier: list[BaseException]) -> tuple[BaseException, ...]:
-    """Remove what unwinding raised from `nursery`, but for Ctrl-C and SystemExit; return what of it is an error."""
-    new = nursery._pending_excs[len(earlier) :]
-    if not new:
-        return ()
-    loud = [error for error in new if _has(error, (KeyboardInterrupt, SystemExit))]
-    nursery._pending_excs[:] = earlier + loud
-    quiet = (_without(error, (Reaped, trio.Cancelled)) for error in new if error not in loud)
-    return tuple(error for error in quiet if error is not None)
-
-
-def _has(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool:
-    return isinstance(error, kinds) or (isinstance(error, BaseExceptionGroup) and error.subgroup(kinds) is not None)
-
-
-def _interrupted(error: BaseException | None) -> bool:
-    """Did a Ctrl-C lead to this?  Where it hits a nursery that is being opened or left, trio tells of that instead."""
-    if error is None or isinstance(error, KeyboardInterrupt):
-        return error is not None
-    within = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
-    return any(map(_interrupted, (error.__cause__ or error.__context__, *within)))
-
-
-def _without(error: BaseException, kinds: tuple[type[BaseException], ...]) -> BaseException | None:
-    if isinstance(error, BaseExceptionGroup):
-        return error.split(kinds)[1]
-    return None if isinstance(error, kinds) else error
-
-
-# --- words
-
-
-def _described(task: Task) -> str:
-    node = task.context.get(NODE)
-    return task.name if node is None else f"{task.name} (node {node})"
-
-
-def _listed(tasks: list[Task], state: Callable[[Task], str] | None = None) -> str:
-    shown = sorted(tasks, key=_counter)[:40]
-    lines = [f"  {_described(task)}" + (f": {state(task)}{_place(task)}" if state else "") for task in shown]
-    if len(tasks) > len(shown):
-        lines.append(f"  and {len(tasks) - len(shown)} more")
-    return "\n".join(lines)
-
-
-def _place(task: Task) -> str:
-    """Say in which function of ours, not trio's, a task stands still."""
-    for frame, line in reversed(list(task.iter_await_frames())):
-        module = frame.f_globals.get("__name__", "")
-        if module.split(".")[0] != "trio" and module != __name__:
-            return f" in {frame.f_code.co_name}, {module} line {line}"
-    return ""
-
-
-def _who() -> str:
-    try:
-        return _described(trio.lowlevel.current_task())
-    except RuntimeError:
-        return "code outside any task"
-
-
-# --- is this a trio that we know?
-
-_NEEDED = {
-    "Runner": "runq instruments tasks deadlines io_manager entry_queue ki_pending _deliver_ki_cb waiting_for_idle "
-    "main_task reschedule task_exited spawn_system_task system_nursery",
-    "Deadlines": "_heap expire next_deadline",
-    "EntryQueue": "queue idempotent_queue wakeup",
-    "WakeupSocketpair": "wakeup_sock",
-    "IOManager": "get_events process_events wait_readable statistics force_wakeup",
-    "Task": "_counter _next_send _next_send_fn _abort_func _attempt_abort _cancel_status _child_nurseries "
-    "parent_nursery context coro name iter_await_frames",
-    "CancelStatus": "_scope parent",
-    "CancelScope": "_registered_deadline deadline",
-    "Nursery": "_children _pending_excs _pending_starts _nested_child_running "
-    "_check_nursery_closed _parent_waiting_in_aexit _cancel_status parent_task",
-    "ThreadCache": "start_thread_soon",
-}
-
-
-def _check_shape(runner: trio_run.Runner) -> None:
-    task = trio.lowlevel.current_task()
-    parts = {
-        "Runner": runner,
-        "Deadlines": getattr(runner, "deadlines", None),
-        "EntryQueue": getattr(runner, "entry_queue", None),
-        "WakeupSocketpair": getattr(getattr(runner, "entry_queue", None), "wakeup", None),
-        "IOManager": getattr(runner, "io_manager", None),
-        "Task": task,
-        "CancelStatus": getattr(task, "_cancel_status", None),
-        "CancelScope": trio.CancelScope(),
-        "Nursery": task.parent_nursery,
-        "ThreadCache": getattr(trio_threads, "THREAD_CACHE", None),
-    }
-    missing = [f"{part}.{name}" for part in parts for name in _NEEDED[part].split() if not hasattr(parts[part], name)]
-    if missing:
-        raise _unknown(f"lacks {', '.join(missing)}")
-
-
-async def _check_habits(scheduler: Scheduler) -> None:
-    """Run a small simulation, once a process, whose only right outcome is known: is trio's loop what we think?"""
-    if _HABITS_KNOWN:
-        return
-    seen: list[str] = []
-
-    async def task(name: str) -> None:
-        seen.append(name)
-        with trio.move_on_after(1):
-            await trio.sleep_forever()
-        seen.append(f"{name} at {scheduler.now_ns}")
-
-    scheduler.pick = lambda options: len(options) - 1
-    async with scheduler.simulation() as nursery:
-        for name in "abc":
-            nursery.start_soon(task, name)
-        seen.append(f"{(await scheduler.wait_idle()).value} after {scheduler.steps} steps")
-    scheduler.pick = None
-    wanted = ["c", "b", "a", "c at 1000000000", "b at 1000000000", "a at 1000000000", "quiescent after 7 steps"]
-    if seen != wanted:
-        raise _unknown(f"ran {seen} where {wanted} was expected")
-    _HABITS_KNOWN.append(trio.__version__)
-    scheduler.steps = 0
-    scheduler._clock.move_to(0)
-
-
-def _unknown(what: str) -> UnknownTrio:
-    return UnknownTrio(
-        f"trio {trio.__version__} {what}; the scheduler was tried with trio 0.22 to 0.35: "
-        "use one of those, or teach dst.scheduler this one"
-    )
