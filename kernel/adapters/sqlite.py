@@ -17,8 +17,7 @@ import contextlib
 import contextvars
 import os
 import sqlite3
-import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar
 
 import attrs
@@ -27,64 +26,18 @@ import trio
 from kernel.adapters.bells import Bell, Bells
 from kernel.adapters.memory import admit, check_fence, truncated
 from kernel.adapters.sql_transactions import SqlTransaction, Work
+from kernel.adapters.sqlite_errors import commit, refusals
+from kernel.adapters.sqlite_file import absolute, connect, open_connections
 from kernel.adapters.sqlite_session import SqliteSession, constraint_broken
-from kernel.errors import (
-    AppendUnknown,
-    CorruptLog,
-    KernelError,
-    NotAStore,
-    StoreUnavailable,
-    StoreVersion,
-    TransactionMisuse,
-    UnknownExecution,
-)
+from kernel.errors import CorruptLog, StoreUnavailable, TransactionMisuse, UnknownExecution
 from kernel.events import Envelope, StoredEvent
 from kernel.ports import CatalogueEntry, Delivery, Lease, Status, StoredSnapshot, Stores, Wakeups
-
-APPLICATION_ID = 0x4C4F4F4D
-"""What says in a file's header that it is a store of this kernel: "LOOM"."""
-
-SCHEMA_VERSION = 2
-"""The file's `user_version`; a file with a higher one is refused."""
 
 BUSY_MS = 5_000
 """How long a write waits for another process before it says `StoreUnavailable`."""
 
 POLL_SECONDS = 0.5
 """How often a subscriber looks for what other processes have appended; of this one's appends it is told at once."""
-
-_SQLITE_MIN = (3, 37, 0)  # STRICT tables
-_RETRY_SECONDS = 0.01
-
-# Files of version 1 have all but this.
-_SINCE_2 = (
-    """CREATE TABLE leases (
-        execution_id TEXT PRIMARY KEY, owner TEXT NOT NULL, until_ms INTEGER NOT NULL, fence INTEGER NOT NULL
-    ) STRICT, WITHOUT ROWID""",
-    "CREATE TABLE contents (hash TEXT PRIMARY KEY, text TEXT NOT NULL) STRICT",
-)
-
-# Clustered by key: one page less to write for each append, and a read is one descent and a walk.
-_SCHEMA = (
-    """CREATE TABLE executions (
-        execution_id TEXT PRIMARY KEY, flow_id TEXT NOT NULL, status TEXT NOT NULL, head INTEGER NOT NULL,
-        due_ms INTEGER, fence INTEGER NOT NULL DEFAULT 0, owner TEXT
-    ) STRICT, WITHOUT ROWID""",
-    "CREATE INDEX executions_by_status ON executions (status)",
-    """CREATE TABLE events (
-        execution_id TEXT NOT NULL, sequence INTEGER NOT NULL, text TEXT NOT NULL, hash TEXT NOT NULL,
-        PRIMARY KEY (execution_id, sequence)
-    ) STRICT, WITHOUT ROWID""",
-    "CREATE TABLE snapshots (execution_id TEXT PRIMARY KEY, sequence INTEGER NOT NULL, text TEXT NOT NULL) STRICT",
-    # `arrival` is one more than the greatest that is pending, so it orders what is pending.
-    """CREATE TABLE deliveries (
-        arrival INTEGER PRIMARY KEY, execution_id TEXT NOT NULL, delivery_id TEXT NOT NULL, "on" TEXT NOT NULL,
-        correlation_key TEXT, payload_text TEXT NOT NULL, UNIQUE (execution_id, delivery_id)
-    ) STRICT""",
-    *_SINCE_2,
-    f"PRAGMA application_id = {APPLICATION_ID}",
-    f"PRAGMA user_version = {SCHEMA_VERSION}",
-)
 
 _CATALOGUE = "SELECT execution_id, flow_id, status, head, due_ms, fence FROM executions "
 
@@ -145,12 +98,12 @@ class SqliteStore:
         `NotAStore`.  Raises `NotAStore` for a file that is something else, which is left as it was, `StoreVersion` for
         one of a newer kernel, `StoreUnavailable` if the place cannot be used or is locked for longer than `busy_ms`.
         """
-        place = _absolute(path)
+        place = absolute(path)
         await trio.lowlevel.checkpoint()
         if inline:
-            writer, reader = _connections(place, busy_ms, read_only)
+            writer, reader = open_connections(place, busy_ms, read_only)
         else:
-            writer, reader = await trio.to_thread.run_sync(_connections, place, busy_ms, read_only)
+            writer, reader = await trio.to_thread.run_sync(open_connections, place, busy_ms, read_only)
         return cls(
             path=place,
             writer=writer,
@@ -434,8 +387,8 @@ class SqliteStore:
 
     def _open_session(self) -> SqliteSession:
         self._check_open()
-        with _refusals(self.path, self._busy_ms), contextlib.ExitStack() as on_error:
-            connection = on_error.enter_context(contextlib.closing(_connect(self.path, self._busy_ms)))
+        with refusals(self.path, self._busy_ms), contextlib.ExitStack() as on_error:
+            connection = on_error.enter_context(contextlib.closing(connect(self.path, self._busy_ms)))
             connection.execute("PRAGMA foreign_keys = ON")
             session = SqliteSession(connection=connection, finish=self._finish)
             session.begin()
@@ -443,10 +396,10 @@ class SqliteStore:
         return session
 
     def _finish(self, connection: sqlite3.Connection, work: Work[sqlite3.Connection]) -> None:
-        with _refusals(self.path, self._busy_ms):
+        with refusals(self.path, self._busy_ms):
             work(connection)
             try:
-                _commit(connection, self.path)
+                commit(connection, self.path)
             except sqlite3.IntegrityError as error:
                 raise constraint_broken(error) from error
 
@@ -482,7 +435,7 @@ class SqliteStore:
         """Return all rows of one statement, so one committed state; nothing stays open behind it."""
         await trio.lowlevel.checkpoint()
         self._check_open()
-        with _refusals(self.path, self._busy_ms):
+        with refusals(self.path, self._busy_ms):
             return self._reader.execute(sql, values).fetchall()
 
     async def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -498,11 +451,11 @@ class SqliteStore:
         self._check_open()
         if self.read_only:
             raise StoreUnavailable(f"the store {self.path} was opened to read only; open it to write")
-        with _refusals(self.path, self._busy_ms):
+        with refusals(self.path, self._busy_ms):
             try:
                 self._writer.execute("BEGIN IMMEDIATE")
                 result = work(self._writer)
-                _commit(self._writer, self.path)
+                commit(self._writer, self.path)
                 return result
             finally:
                 if self._writer.in_transaction:
@@ -557,182 +510,3 @@ def _entry(row: Any) -> CatalogueEntry:
     return CatalogueEntry(
         execution_id=execution_id, flow_id=flow_id, status=status, head=head, due_ms=due_ms, fence=fence
     )
-
-
-# ---- opening ---------------------------------------------------------------------------------------------------------
-
-
-def _absolute(path: str | os.PathLike[str]) -> str:
-    """Return the path so that no name means a database in memory, and none depends on the current directory."""
-    return os.path.abspath(os.fspath(path))
-
-
-def _connections(path: str, busy_ms: int, read_only: bool) -> tuple[sqlite3.Connection, sqlite3.Connection]:
-    """Return a writer and a reader on the store at `path`.  Raises as `SqliteStore.open`."""
-    if sqlite3.sqlite_version_info < _SQLITE_MIN:
-        raise StoreUnavailable(f"this Python has SQLite {sqlite3.sqlite_version}, the store needs 3.37 or newer")
-    if not os.path.isdir(os.path.dirname(path)):
-        raise StoreUnavailable(f"no directory {os.path.dirname(path)} to keep the store {path} in; create it first")
-    if os.path.isdir(path):
-        raise StoreUnavailable(f"{path} is a directory, a store is a file; name a file in it")
-    if read_only and not os.path.exists(path):
-        raise NotAStore(f"there is no file {path} to read; open it to write, and it is made")
-    with _refusals(path, busy_ms), contextlib.ExitStack() as on_error:
-        writer = on_error.enter_context(contextlib.closing(_connect(path, busy_ms)))
-        if read_only:
-            writer.execute("PRAGMA query_only = ON")
-        _recognise(writer, path, read_only)
-        if not read_only:
-            _switch_to_wal(writer, path, busy_ms)
-        reader = on_error.enter_context(contextlib.closing(_connect(path, busy_ms)))
-        reader.execute("PRAGMA query_only = ON")
-        on_error.pop_all()
-    return writer, reader
-
-
-def _connect(path: str, busy_ms: int) -> sqlite3.Connection:
-    """Return a connection that leaves transactions to us and syncs at each commit."""
-    connection = sqlite3.connect(path, timeout=busy_ms / 1000, isolation_level=None, check_same_thread=False)
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA fullfsync = ON")  # macOS: without it a sync stops at the disk's own cache
-    return connection
-
-
-def _recognise(connection: sqlite3.Connection, path: str, read_only: bool) -> None:
-    """Return if this is a store, or has just become one.  Raises `NotAStore`, `StoreVersion`; changes no other file.
-
-    To be read, a store of any older version is as good: it lacks tables that nothing in it refers to.
-    """
-    if _is_empty(connection):
-        if read_only:
-            raise NotAStore(f"{path} is empty; open it to write, and it becomes a store")
-        connection.execute("BEGIN IMMEDIATE")
-        if _is_empty(connection):  # still: another process may have made it meanwhile
-            for statement in _SCHEMA:
-                connection.execute(statement)
-        connection.execute("COMMIT")
-    application, version, tables = _header(connection)
-    if application != APPLICATION_ID:
-        raise NotAStore(
-            f"{path} is a SQLite database of another program (application id {application:#x}, {tables} tables), "
-            f"a store has {APPLICATION_ID:#x}; choose another file"
-        )
-    if version > SCHEMA_VERSION:
-        raise StoreVersion(
-            f"{path} has schema version {version}, this kernel reads up to {SCHEMA_VERSION}; upgrade the kernel"
-        )
-    if version < SCHEMA_VERSION and not read_only:
-        _upgrade(connection)
-
-
-def _upgrade(connection: sqlite3.Connection) -> None:
-    """Bring a file of version 1 up to date; another process may be at it too."""
-    connection.execute("BEGIN IMMEDIATE")
-    if _header(connection)[1] < SCHEMA_VERSION:
-        for statement in (*_SINCE_2, f"PRAGMA user_version = {SCHEMA_VERSION}"):
-            connection.execute(statement)
-    connection.execute("COMMIT")
-
-
-def _is_empty(connection: sqlite3.Connection) -> bool:
-    """Has nobody written to this database yet?"""
-    return _header(connection) == (0, 0, 0)
-
-
-def _header(connection: sqlite3.Connection) -> tuple[int, int, int]:
-    """Return application id, schema version and number of tables, read in one statement."""
-    row: tuple[int, int, int] = connection.execute(
-        "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_schema) "
-        "FROM pragma_application_id, pragma_user_version"
-    ).fetchall()[0]
-    return row
-
-
-def _switch_to_wal(connection: sqlite3.Connection, path: str, busy_ms: int) -> None:
-    """Have the file in WAL mode, which it keeps.
-
-    Tries again by itself: two processes that open a new file at once both hold a read lock here, and SQLite then tells
-    one of them "locked" without waiting.
-    """
-    give_up = time.monotonic() + busy_ms / 1000
-    while True:
-        try:
-            mode = connection.execute("PRAGMA journal_mode = WAL").fetchall()[0][0]
-        except sqlite3.OperationalError as error:
-            if _primary_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() >= give_up:
-                raise
-            time.sleep(_RETRY_SECONDS)
-            continue
-        if mode != "wal":
-            raise StoreUnavailable(f"{path} cannot be used in WAL mode (it stays {mode!r}); keep it on a local disk")
-        return
-
-
-# ---- refusals --------------------------------------------------------------------------------------------------------
-
-# After these a COMMIT has not happened and cannot come to pass later.  BUSY leaves the transaction open, to be rolled
-# back, and so does CONSTRAINT: a deferred one, of a user's table.  FULL means that a page did not get into the log, and
-# the page with the commit mark is the last one.  Everything else may come after the mark: when a sync fails, for
-# example, this process goes on without the transaction, but if it dies before it has written over the mark, the next
-# one to open the file finds it and takes the transaction for good.
-_NOT_COMMITTED = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_FULL})
-
-_LACKED_BY_1 = ("no such table: leases", "no such table: contents")
-
-_ADVICE = {
-    sqlite3.SQLITE_FULL: "nothing was written; make room on the disk and try again",
-    sqlite3.SQLITE_READONLY: "nothing was written; make the file and its directory writable for this user",
-    sqlite3.SQLITE_CANTOPEN: "make the file and its directory readable and writable for this user",
-    sqlite3.SQLITE_PERM: "make the file and its directory readable and writable for this user",
-    sqlite3.SQLITE_IOERR: "nothing was written; look for disk errors in the system's log",
-}
-
-
-def _commit(connection: sqlite3.Connection, path: str) -> None:
-    """Commit.  Raises `AppendUnknown` if the error leaves open whether it happened, else the error itself."""
-    try:
-        connection.execute("COMMIT")
-    except sqlite3.Error as error:
-        if _primary_code(error) in _NOT_COMMITTED:
-            raise
-        raise AppendUnknown(
-            f"{path}: the commit failed with {error}; the transaction may or may not be there when the file is next "
-            "opened: do the same again, what is stored decides"
-        ) from error
-
-
-@contextlib.contextmanager
-def _refusals(path: str, busy_ms: int) -> Iterator[None]:
-    """Turn what SQLite raises into the errors a store may raise."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise _refusal(error, path, busy_ms) from error
-    except UnicodeEncodeError as error:
-        raise StoreUnavailable(
-            f"{path}: {error.object!r} holds a lone surrogate, which is no text to SQLite; nothing was written, "
-            "choose another id or key"
-        ) from error
-
-
-def _refusal(error: sqlite3.Error, path: str, busy_ms: int) -> KernelError:
-    """Return the kernel's error for one of SQLite's that left nothing behind."""
-    code = _primary_code(error)
-    if str(error) in _LACKED_BY_1:
-        return StoreUnavailable(f"{path} is of an older version ({error}); open it to write, which upgrades it")
-    if code == sqlite3.SQLITE_NOTADB:
-        return NotAStore(f"{path} is not a SQLite database ({error}); choose another file, or restore it from a backup")
-    if code == sqlite3.SQLITE_CORRUPT:
-        return CorruptLog(f"{path} is damaged ({error}); restore it from a backup")
-    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return StoreUnavailable(
-            f"{path} was locked by another process for more than {busy_ms} ms ({error}); nothing was written, "
-            "end the long transaction of that process or try again"
-        )
-    return StoreUnavailable(f"{path}: {error}; {_ADVICE.get(code, 'nothing was written')}")
-
-
-def _primary_code(error: sqlite3.Error) -> int:
-    """Return SQLite's primary result code; -1 for an error of the Python module itself."""
-    code: int = getattr(error, "sqlite_errorcode", -1)
-    return code if code < 0 else code & 0xFF

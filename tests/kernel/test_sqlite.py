@@ -11,7 +11,8 @@ import attrs
 import pytest
 import trio
 
-from kernel.adapters.sqlite import APPLICATION_ID, SCHEMA_VERSION, SqliteStore, open_sqlite
+from kernel.adapters.sqlite import SqliteStore, open_sqlite
+from kernel.adapters.sqlite_file import APPLICATION_ID, SCHEMA_VERSION
 from kernel.conformance import chain
 from kernel.errors import (
     AppendUnknown,
