@@ -23,6 +23,8 @@ _MEANWHILE = {
     "recover-twice": "recover twice at once",
 }
 _TIMES = {2: "second", 3: "third", 4: "fourth", 5: "fifth"}
+_HIDDEN = {"hide-1": "event", "hide-2": "two events", "hide-3": "three events"}
+_ENDINGS = {1: "st", 2: "nd", 3: "rd"}
 
 
 @attrs.frozen
@@ -53,6 +55,8 @@ def sentence(deviation: Deviation, node: str = "") -> str:
             return f"hold {act.held}{again} until {happening(deviation.until)}"
         case "stall":
             return f"let {who} stand still before {act.before}{again}"
+        case _ if kind == "effect" or deviation.do == "answer-lost":  # "do X for the second time, but ..."
+            return _other(kind, deviation.do, attrs.evolve(act, thing=f"{act.thing}{again}")) or _plain(deviation)
         case _:
             said = _other(kind, deviation.do, act)
             return f"{said}{again}" if said else _plain(deviation)
@@ -86,7 +90,7 @@ def act(label: str) -> str:
     at = Deviation(at=label, do="")
     kind, _, rest = at.site.partition(":")
     act = _act(kind, rest)
-    if act is None or not rest:
+    if act is None:
         return label
     return f"{'the turn of ' if kind == 'task' else ''}{act.held}{nth(at.occurrence)}"
 
@@ -113,7 +117,10 @@ def said_node(incarnation: str) -> str:
 
 def nth(occurrence: int) -> str:
     """Return "" for the first time, " for the second time" and so on."""
-    return "" if occurrence <= 1 else f" for the {_TIMES.get(occurrence, f'{occurrence}th')} time"
+    if occurrence <= 1:
+        return ""
+    ending = "th" if occurrence // 10 % 10 == 1 else _ENDINGS.get(occurrence % 10, "th")
+    return f" for the {_TIMES.get(occurrence, f'{occurrence}{ending}')} time"
 
 
 def _plain(deviation: Deviation) -> str:
@@ -136,6 +143,16 @@ def _act(kind: str, rest: str) -> _Act | None:
             return _effect(rest)
         case "deliver":
             return _deliver(rest)
+        case "observe":
+            execution, _, type = rest.rpartition(":")
+            thing = f"{type} of {execution}"
+            return _Act(
+                thing,
+                f"the supervisor sees {thing}",
+                f"the supervisor saw {thing}",
+                f"the supervisor sees {thing}",
+                f"the word to the supervisor of {thing}",
+            )
         case "claim":
             return _Act(
                 f"claim on {rest}",
@@ -285,7 +302,7 @@ def _other(kind: str, do: str, act: _Act) -> str:
         case (("claim" | "put" | "remove" | "snapshot" | "truncate"), "refused"):
             return f"refuse {act.held}"
         case "read", ("hide-1" | "hide-2" | "hide-3"):
-            return f"read {act.thing} without its last {do.removeprefix('hide-')}"
+            return f"read {act.thing} without its last {_HIDDEN[do]}"
         case "read", ("by-pages" | "by-slow-pages"):
             return f"read {act.thing} event by event{', slowly' if do == 'by-slow-pages' else ''}"
         case "content", "refused":
@@ -296,6 +313,10 @@ def _other(kind: str, do: str, act: _Act) -> str:
             return f"lose {act.thing}"
         case "notify", ("twice" | "again-later" | "late"):
             return f"send {act.thing} {do.replace('-', ' ')}"
+        case "observe", "missed":
+            return f"do not tell the supervisor of {act.thing}"
+        case "observe", ("late" | "twice"):
+            return f"tell the supervisor {do} of {act.thing}"
         case "deploy", "next":
             return f"start {act.thing.removeprefix('the start of ')} with the next version of the flows"
         case (("entry" | "entries"), "stale"):

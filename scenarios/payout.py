@@ -80,7 +80,8 @@ class PaidAsSaid(Invariant[tuple[int, int]]):
     def at_end(self, state: tuple[int, int]) -> None:
         """Compare the books."""
         if state[1]:
-            raise Broken(f"the money moved {state[1]} times more than the log says", "the same")
+            times = "once" if state[1] == 1 else f"{state[1]} times"
+            raise Broken(f"the money moved {times} more than the log says", "the same")
 
 
 _ALLOWED = 3

@@ -73,7 +73,7 @@ class NoEmitLost(Invariant[tuple[frozenset[str], int]]):
             return acked | {record[4]}, count
         if len(acked) > count:
             raise Broken(
-                f"{len(acked)} emits of this content were acknowledged ({', '.join(sorted(acked))}), "
+                f"emits of this content that were acknowledged: {len(acked)} ({', '.join(sorted(acked))}); "
                 f"the log holds {count}",
                 "an event for each",
                 place="a gate or an end",
@@ -138,7 +138,7 @@ class EmitOnce(Invariant[Emits]):
         elif LIVE not in facts:
             if not excuses:
                 raise Broken(
-                    f"event {record[6].sequence} is one more than its {len(called)} logical emits "
+                    f"event {record[6].sequence} is one more than its logical emits, which are {len(called)} "
                     f"({', '.join(sorted(called))})",
                     "one event each: no syscall of the segment was live, and no earlier event is left that was made "
                     "beside an effect or after an unsettled outcome",
