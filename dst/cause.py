@@ -1,4 +1,4 @@
-"""Cause: from which moment on a failing run was (nearly) certain to fail.
+"""Cause: the moment at which a failing run was decided.
 
 The run is followed up to a moment and goes on with fresh choices, many times; the share of those that fail alike is
 that moment's.  A moment is a number of points followed: 0 is before anything, 7 is when the choice at the seventh point
@@ -13,9 +13,12 @@ from collections.abc import Awaitable, Callable, Sequence
 import attrs
 
 CERTAIN = 0.85
-"""The share of failing continuations from which a failure is called nearly certain.
+"""The share of failing continuations from which a failure is called nearly certain: some always get away."""
 
-Some always get away, by another fault that comes first: with 0.9 and few continuations, one of these moved the moment.
+_COMPARABLE = 0.5
+"""A rise is nearly as large as another if it is this part of it.
+
+A share of few continuations moves by chance, so that to pass a limit, or to be the largest by little, says nothing.
 """
 
 Fork = Callable[[int, int], Awaitable[bool]]
@@ -45,8 +48,7 @@ class Share:
 class Turn:
     """The moment named: `at`, and the moment measured before it.
 
-    `certain` says that nearly all continuations fail from here on, at every later moment that was measured too;
-    otherwise it is where the share rises most.
+    `certain` says that nearly all continuations fail from here on, at every later moment that was measured too.
     """
 
     at: Share
@@ -57,24 +59,21 @@ class Turn:
 def turn_of(curve: Sequence[Share], first: int) -> Turn | None:
     """Return the moment that a curve names, none before `first`; None if nothing was measured from there on.
 
-    `curve` is in the order of its moments.
+    It is the last at which the share rises nearly as much as it does anywhere, and `first` if it does not rise at all:
+    what has to go wrong has gone wrong then.  `curve` is in the order of its moments.
     """
     start = bisect.bisect_left([share.followed for share in curve], first)
-    named, certain = len(curve), False
-    while named > start and curve[named - 1].certain:
-        named, certain = named - 1, True
-    if not certain:
-        return steepest(curve, first)
-    return Turn(at=curve[named], before=curve[named - 1] if named else None, certain=True)
-
-
-def steepest(curve: Sequence[Share], first: int) -> Turn | None:
-    """Return the moment at which a curve rises most, the earliest of such, none before `first`."""
-    start = bisect.bisect_left([share.followed for share in curve], first)
-    index = max(range(start, len(curve)), key=lambda i: (_rise(curve, i), -i), default=None)
-    if index is None:
+    rises = {index: _rise(curve, index) for index in range(start, len(curve))}
+    if not rises:
         return None
-    return Turn(at=curve[index], before=curve[index - 1] if index else None, certain=False)
+    largest = max(rises.values())
+    large = [index for index, rise in rises.items() if largest > 0 and rise >= _COMPARABLE * largest]
+    at = large[-1] if large else start
+    return Turn(
+        at=curve[at],
+        before=curve[at - 1] if at else None,
+        certain=all(share.certain for share in curve[at:]),
+    )
 
 
 def _rise(curve: Sequence[Share], index: int) -> float:
@@ -126,33 +125,21 @@ class Search:
         start = self._shares.get(0)
         return None if start is None else Turn(at=start, before=None, certain=start.certain)
 
-    @property
-    def rise(self) -> Turn | None:
-        """The moment at which the share rises most, if that is not the one named."""
-        found = steepest(self.curve, self._deviations[0]) if self._deviations else None
-        return None if found is None or self.turn is None or found.at == self.turn.at else found
-
     def exact(self, turn: Turn) -> bool:
         """Was the moment just before it measured too, so that it is between these two?"""
         return not self._between(turn)
 
     async def run(self, *, spread: int = 0) -> bool:
-        """Measure after each deviation, at the end and at `spread` moments between; then narrow down.  All of it?
-
-        First to the moment named, then to the steepest rise.
-        """
+        """Measure after each deviation, at the end and at `spread` moments between; then narrow down.  All of it?"""
         stops = (*reversed(self._deviations), self._moments[-1]) if self._deviations else (0,)
         stops += tuple(evenly(spread, self._moments))
         for followed in dict.fromkeys(stops):
             if not await self._measure(followed):
                 return False
-        return await self._narrow(lambda: self.turn) and await self._narrow(lambda: self.rise)
-
-    async def _narrow(self, wanted: Callable[[], Turn | None]) -> bool:
-        while (turn := wanted()) is not None and (between := self._between(turn)):
-            # What comes before the first deviation is never named: how it was just before is all that is asked there.
-            narrowing = turn.before is not None and turn.at.followed not in self._deviations[:1]
-            if not await self._measure(between[len(between) // 2 if narrowing else -1]):
+        while (turn := self.turn) is not None and (between := self._between(turn)):
+            # Mostly a deviation turns it.  Then how it was just before is all that is left to ask.
+            halving = turn.before is not None and turn.at.followed not in self._deviations
+            if not await self._measure(between[len(between) // 2 if halving else -1]):
                 return False
         return True
 

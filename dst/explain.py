@@ -1,4 +1,4 @@
-"""A failure explained: where a passing run parts from it, and from which moment on it was nearly certain."""
+"""A failure explained: where a passing run parts from it, and which moment decided it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def cause_of(
     mutant: str | None,
     deviations: Sequence[Deviation],
 ) -> str:
-    """Return in one sentence from which moment on a schedule was nearly certain to fail, "" if too little is known.
+    """Return in one sentence which moment of a failing schedule decided it, "" if too little is known.
 
     It takes about a hundred runs, fewer if they are long: a function of the schedule, never of the time there is.
     """
@@ -52,7 +52,7 @@ async def cause_of(
     )
     await search.run()
     turn = _turn(failing, search, search.turn)
-    return "" if turn is None else said_turn(failing, turn, _turn(failing, search, search.rise))
+    return "" if turn is None else said_turn(failing, turn)
 
 
 def _search(failing: Failing, fork: Fork, faults: Sequence[Fault], *, times: int, budget: int) -> Search:
@@ -117,10 +117,11 @@ class Explanation:
             self._before_run(self.runs)
             return await fork(followed, number)
 
-        points = {point.label: point.menu for point in failing.passed}
-        self._nearby = Nearby(failing.result, points, passes, min(_CHANGES_MAX, effort.budget))
+        points = {point.label: point.menu for point in failing.passed[: failing.last]}
+        half = effort.budget // 2
+        self._nearby = Nearby(failing.result, points, passes, min(_CHANGES_MAX, half))
         try:
-            whole = await self._nearby.run()
+            whole = await self._nearby.run() or half >= _CHANGES_MAX
             left = effort.budget - self._nearby.tried
             self._search = _search(failing, counted, self.faults, times=effort.times, budget=left)
             whole = await self._search.run(spread=effort.moments) and whole
@@ -133,12 +134,10 @@ class Explanation:
         """Return the record of what is known by now; `failure` is that of the run."""
         failing, search = self.failing, self._search
         turn = None if search is None else _turn(failing, search, search.turn)
-        rise = None if search is None else _turn(failing, search, search.rise)
         return ExplanationRecord(
-            failure=attrs.evolve(failure, cause="" if turn is None else said_turn(failing, turn, rise)),
+            failure=attrs.evolve(failure, cause="" if turn is None else said_turn(failing, turn)),
             faults=tuple(fault.name for fault in self.faults),
             turn=turn,
-            rise=rise,
             curve=() if search is None else tuple(_share(failing, share) for share in search.curve),
             nearest=self._nearest(),
             tried=self._nearby.tried if self._nearby else 0,
@@ -173,26 +172,18 @@ def _named(failing: Failing, names: frozenset[str]) -> tuple[Fault, ...]:
 # ---- words -----------------------------------------------------------------------------------------------------------
 
 
-def said_turn(failing: Failing, turn: TurnRecord, rise: TurnRecord | None) -> str:
-    """Return the moment named, in one sentence with its denominators; and where the share rises most, if elsewhere."""
+def said_turn(failing: Failing, turn: TurnRecord) -> str:
+    """Return the moment named, in one sentence with its denominators."""
     at, before = turn.at, turn.before
-    if not failing.deviations:
-        calm = "nothing has to go wrong: a calm run fails"
-        return f"{calm}, and {at.failing} of {at.of} runs with and without faults fail alike"
-    if not turn.certain:
-        return f"the share of continuations that fail alike rises most {_said_rise(turn)}"
-    said = f"from {at.says} on, {at.failing} of {at.of} continuations fail alike"
+    if not failing.deviations:  # the first of the runs is the calm one
+        others = f"{at.failing - 1} of {at.of - 1} runs with faults by chance fail alike"
+        return f"nothing has to go wrong: the calm run fails, and {others}"
+    does = "decides it" if turn.certain else "matters most"
+    said = f"{at.says} {does}: {at.failing} of {at.of} runs that go on from there with fresh choices fail alike"
     if before is None:
         return said
-    place = "just before it" if turn.exact else f"{before.says}"
-    said = f"{said}; from {place}, {before.failing} of {before.of}"
-    return said if rise is None else f"{said}; it rises most {_said_rise(rise)}"
-
-
-def _said_rise(rise: TurnRecord) -> str:
-    place = f"{'at' if rise.exact else 'up to'} {rise.at.says}"
-    before = f"from {rise.before.failing} of {rise.before.of} " if rise.before else ""
-    return f"{place}, {before}to {rise.at.failing} of {rise.at.of}"
+    others = ": other faults of the kind do it too" if 2 * before.failing >= before.of else ""
+    return f"{said}, {before.failing} of {before.of} from {'just before it' if turn.exact else before.says}{others}"
 
 
 def _turn(failing: Failing, search: Search, turn: Turn | None) -> TurnRecord | None:
@@ -235,9 +226,7 @@ def _said_point(failing: Failing, label: str, deviates: bool) -> tuple[int | Non
 
 def _said_change(found: Nearest) -> str:
     change = found.change
-    if change.index is None:
-        return "with no deviation at all"
     if change.to is None:
-        return f"without deviation {change.index + 1}"
+        return "with no deviation at all" if change.index is None else f"without deviation {change.index + 1}"
     said = sentence(change.to, crashes(found.result.records).get(change.to.at, ""))
-    return f"with another deviation {change.index + 1}: {said}"
+    return f"with {'one deviation' if change.index is None else f'another deviation {change.index + 1}'}: {said}"

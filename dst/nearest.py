@@ -19,11 +19,11 @@ Passes = Callable[[tuple[Deviation, ...]], Awaitable["RunResult | None"]]
 
 @attrs.frozen(kw_only=True)
 class Change:
-    """A schedule that differs little from another: one deviation is left out or is another one, or nothing is done."""
+    """A schedule that differs little from another: one deviation is left out, changed or added, or nothing is done."""
 
     deviations: tuple[Deviation, ...]
-    index: int | None  # of the deviation that was left out or changed; None: nothing is done at all
-    to: Deviation | None = None  # what it was changed to
+    index: int | None  # of the deviation that was left out or changed
+    to: Deviation | None = None  # what it was changed to, or what was added
 
 
 @attrs.frozen(kw_only=True)
@@ -38,8 +38,15 @@ class Nearest:
 def changes(schedule: tuple[Deviation, ...], points: dict[str, Menu]) -> Iterator[Change]:
     """Yield the schedules that differ least; `points` are those the failing run passed, and what could be done there.
 
-    A deviation is left out, is another thing done at its point, or is done another time its site is passed.
+    A deviation is left out, is another thing done at its point, or is done another time its site is passed.  Where
+    there is none, one is added, the latest first.
     """
+    if not schedule:
+        for label, menu in reversed(points.items()):
+            for name in menu.names:
+                if name not in (GO, HOLD):
+                    added = Deviation(at=label, do=name)
+                    yield Change(deviations=(added,), index=None, to=added)
     for index, deviation in enumerate(schedule):
         rest = schedule[:index], schedule[index + 1 :]
         yield Change(deviations=rest[0] + rest[1], index=index)
@@ -81,6 +88,8 @@ class Nearby:
             if change.deviations in seen:
                 continue
             seen.add(change.deviations)
+            if self._later(change):
+                return True
             if self.tried >= self._budget:
                 return False
             result = await self._passes(change.deviations)
@@ -90,6 +99,13 @@ class Nearby:
                 self.passing += 1
                 self._compare(change, result)
         return True
+
+    def _later(self, change: Change) -> bool:
+        """Is one known that passes with something added later than this, and so is like the failing run for longer?"""
+        if change.index is not None or change.to is None or self.nearest is None:
+            return False
+        found = self.nearest.change.to
+        return found is not None and found.at != change.to.at
 
     def _compare(self, change: Change, result: RunResult) -> None:
         """Keep it if it is like the failing run for longer, then if it has more of its records after that."""

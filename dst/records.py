@@ -76,7 +76,7 @@ class FailureRecord:
     replays: bool
     replay: str  # the command that reproduces it
     repeats: int = 0  # further runs with the same signature
-    cause: str = ""  # from which moment on it was nearly certain, in words; "" if that was not asked
+    cause: str = ""  # which moment decided it, in words; "" if that was not asked
 
 
 @attrs.frozen(kw_only=True)
@@ -226,11 +226,11 @@ class ShareRecord:
 
 @attrs.frozen(kw_only=True)
 class TurnRecord:
-    """The moment from which a failure was nearly certain; if there is none, that where its share rises most."""
+    """The moment that decided a failure: the last at which the share of failing continuations rises much."""
 
     at: ShareRecord
     before: ShareRecord | None  # the moment measured before it
-    certain: bool
+    certain: bool  # do nearly all continuations fail from there on?
     exact: bool  # is there no other moment between these two?
 
 
@@ -256,7 +256,6 @@ class ExplanationRecord:
     failure: FailureRecord
     faults: tuple[str, ...]  # kinds that continuations were drawn with
     turn: TurnRecord | None  # None if too little was measured
-    rise: TurnRecord | None  # where the share rises most, if that is another moment
     curve: tuple[ShareRecord, ...]
     nearest: NearestRecord | None  # None if no changed schedule passes
     tried: int  # changed schedules that were run

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from dst.records import ExplanationRecord, NearestRecord, ShareRecord
 from reports.summary import Line, Style, failure, line, said_time
 
 _BAR = 20
 _LINE_MAX = 118
+_NAMED_MAX = 8  # kinds of faults
 
 
 def explanation(record: ExplanationRecord) -> Iterator[Line]:
@@ -26,19 +27,27 @@ def explanation(record: ExplanationRecord) -> Iterator[Line]:
 
 
 def _curve(record: ExplanationRecord) -> Iterator[Line]:
-    drawn = f"calmly, or with {', '.join(record.faults)} by chance" if record.faults else "calmly"
     yield line("How many fail alike of the runs that follow it up to a moment", Style.HEAD)
-    yield line(f"and go on from there {drawn}:")
+    yield line(f"and go on from there {_drawn(record.faults)}:")
     turn = record.turn.at.followed if record.turn is not None else None
     width = max((len(said_time(share.when_ns)) for share in record.curve), default=0)
+    digits = max((len(str(share.record)) for share in record.curve), default=0)
     for share in record.curve:
         mark = "=>" if share.followed == turn else "  "
-        count = f"{_bar(share)} {share.failing:>3} of {share.of:<3}"
-        said = f"{mark} {said_time(share.when_ns):>{width}}  {count} {share.says}"
+        when = f"{share.record:>{digits}}  {said_time(share.when_ns):>{width}}"
+        said = f"{mark} {when}  {_bar(share)} {share.failing:>3} of {share.of:<3} {share.says}"
         yield line(said, Style.BAD if share.followed == turn else Style.PLAIN)
     if not record.curve:
         yield line("  no moment was measured", Style.DOUBT)
     yield from _moment(record)
+
+
+def _drawn(faults: Sequence[str]) -> str:
+    """Return how the runs go on, in words."""
+    if not faults:
+        return "calmly"
+    named = ", ".join(faults) if len(faults) <= _NAMED_MAX else f"faults of any of {len(faults)} kinds"
+    return f"calmly, or with {named} by chance"
 
 
 def _moment(record: ExplanationRecord) -> Iterator[Line]:
@@ -46,8 +55,8 @@ def _moment(record: ExplanationRecord) -> Iterator[Line]:
     if record.turn is None:
         return
     at, failure = record.turn.at, record.failure
-    shows = f"it shows at {said_time(failure.when_ns)}, record {failure.record}"
-    yield line(f"  => is the moment named, at {said_time(at.when_ns)}, before record {at.record}; {shows}")
+    named = f"is the moment named: record {at.record}, at {said_time(at.when_ns)}"
+    yield line(f"  => {named}; the failure shows at record {failure.record}, at {said_time(failure.when_ns)}")
 
 
 def _bar(share: ShareRecord) -> str:
@@ -58,7 +67,7 @@ def _bar(share: ShareRecord) -> str:
 def _nearest(record: ExplanationRecord) -> Iterator[Line]:
     tried = f"{record.tried} {'schedule that differs' if record.tried == 1 else 'schedules that differ'} least"
     if not record.tried:
-        why = "none was looked for" if record.stopped else "there is no deviation to leave out or change"
+        why = "none was looked for" if record.stopped else "there is nothing to leave out, change or add"
         yield line(f"No passing run is known: {why}", Style.HEAD)
         return
     if record.nearest is None:

@@ -132,7 +132,7 @@ def cli() -> None:
       dst fuzz                      every scenario, under faults, from a new seed
       dst explore order_saga        every crash schedule, with any number of crashes
       dst replay K7Q2MD             a failure that was found, again
-      dst explain K7Q2MD            and from which moment on it was certain
+      dst explain K7Q2MD            and which moment decided it
 
     \b
     Exit codes:

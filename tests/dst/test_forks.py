@@ -81,7 +81,7 @@ def test_the_crash_after_a_write_is_the_cause_and_not_the_one_before_it():
 def test_the_cause_is_one_sentence_and_the_same_each_time():
     first, second = (host(lambda h: cause_of(h, Transparency(h), Forgetful, None, [AFTER_1])) for _ in range(2))
     assert first == second
-    assert first.startswith("from the crash of writer-1 after it appended WRITTEN item 1 of box-1 on, 16 of 16")
+    assert first.startswith("the crash of writer-1 after it appended WRITTEN item 1 of box-1 decides it: 16 of 16 runs")
 
 
 def test_what_does_not_fail_has_no_cause():
@@ -106,6 +106,12 @@ def test_each_deviation_is_left_out_or_changed_and_at_last_all_are():
         [],
     ] == said
     assert GO not in {d.do for change in tried for d in change.deviations}
+
+
+def test_where_calm_runs_fail_something_is_added_the_latest_first():
+    tried = [(change.index, change.to, change.deviations) for change in changes((), {"x#1": MENU, "y#1": MENU})]
+    added = [Deviation(at=at, do=do) for at in ("y#1", "x#1") for do in ("a", "b")]
+    assert [*((None, one, (one,)) for one in added), (None, None, ())] == tried
 
 
 def test_two_deviations_never_come_to_one_point():
@@ -138,6 +144,25 @@ def test_the_nearest_passing_run_parts_at_the_crash():
     looking = nearby(found)
     assert ("fault", AFTER_1.at, "crash-after") == found.result.records[looking.nearest.at]
     assert ((), 0) == (looking.nearest.result.deviations, looking.nearest.change.index)
+
+
+def test_the_latest_addition_with_which_it_passes_is_the_nearest_and_none_before_it_is_tried():
+    async def body(h):
+        calm = await h.run(Steady, Calm())
+        _, passed = await watched(h, Steady, Calm())
+        ran = []
+
+        async def passes(deviations):
+            ran.append(deviations)
+            return await h.run(Steady, Written(deviations))
+
+        looking = Nearby(calm, {p.label: p.menu for p in passed}, passes, 100)
+        assert await looking.run()
+        return passed, looking, ran
+
+    passed, looking, ran = host(body)
+    latest = [p.label for p in passed if set(p.menu.names) - {GO, HOLD}][-1]
+    assert {latest} == {looking.nearest.change.to.at} == {d.at for (d,) in ran}
 
 
 def test_without_runs_there_is_no_nearest():

@@ -9,15 +9,16 @@ import pytest
 from dst import killing
 from dst.choices import Written
 from dst.explain import Effort, Explanation
-from dst.forks import failing_run
+from dst.forks import Failing, failing_run
 from dst.judging import run_one
 from dst.lookup import all_invariants
-from dst.records import FailureRecord, KillRecord
-from dst.run import Host, host
-from dst.schedule import token
+from dst.records import ExplanationRecord, FailureRecord, KillRecord
+from dst.run import Host, RunResult, host
+from dst.schedule import Deviation, token
 from dst.signature import signature_of
 from dst.strategies.portfolio import DEFAULT
 from dst.transparency import Transparency
+from dst.verdict import Verdict, Violation
 from scenarios.catalogue import SCENARIOS
 from scenarios.mutants import MUTANTS
 
@@ -83,22 +84,54 @@ def test_no_single_deviation_can_go(name):
     "name", [pytest.param(n, marks=[pytest.mark.slow] if n in HARDEST else []) for n in TOLD_APART]
 )
 def test_the_moment_named_is_between_the_first_deviation_and_the_violation(name):
+    """And it matters: the share leaps there.  Where nothing has to go wrong it is the start, and the text says so."""
+    failing, record, _ = explained(name)
+    first = next((i for i, point in enumerate(failing.passed, 1) if point.deviates), 0)
+    turn, cause = record.turn, record.failure.cause
+    assert first <= turn.at.followed <= failing.last
+    assert turn.at.record <= record.failure.record
+    if record.failure.deviations:
+        assert turn.at.failing > turn.before.failing
+        assert turn.at.failing - turn.before.failing >= turn.at.of / 4 or "other faults of the kind do it too" in cause
+        assert cause.startswith(turn.at.says)
+    else:
+        assert turn.at.followed == 0
+        assert cause.startswith("nothing has to go wrong: the calm run fails")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] if n in HARDEST else []) for n in TOLD_APART]
+)
+def test_the_nearest_passing_run_passes_and_parts_where_it_is_said_to(name):
+    failing, record, near = explained(name)
+    if record.nearest is None:
+        assert not record.failure.deviations or not record.passing
+        return
+    result, violation = near
+    assert (Verdict.PASS, None) == (result.verdict, violation)
+    at = record.nearest.record
+    assert failing.result.records[:at] == result.records[:at]
+    assert failing.result.records[at : at + 1] != result.records[at : at + 1]
+
+
+@functools.cache
+def explained(name: str) -> tuple[Failing, ExplanationRecord, tuple[RunResult, Violation | None] | None]:
+    """Explain the kill from the first seed; return the nearest passing run, made again, as well."""
     kill, failure = tried(name, 1)
     broken = MUTANTS[name].apply(SCENARIOS[failure.scenario])
 
     async def body(h: Host):
         transparency = Transparency(h)
         failing = await failing_run(h, transparency, broken, name, token(kill.token).deviations)
-        explained = Explanation(failing, Effort(times=16, moments=0, budget=150), lambda runs: None)
-        await explained.run(h, transparency)
-        return failing, explained.record(failure, 0)
+        explanation = Explanation(failing, Effort(times=16, moments=0, budget=250), lambda runs: None)
+        await explanation.run(h, transparency)
+        record = explanation.record(failure, 0)
+        if record.nearest is None:
+            return failing, record, None
+        choices = Written([Deviation(at=d.at, do=d.do, until=d.until) for d in record.nearest.deviations])
+        return failing, record, await run_one(h, transparency, broken, choices)
 
-    failing, record = host(body)
-    first = next((i for i, point in enumerate(failing.passed, 1) if point.deviates), 0)
-    assert first <= record.turn.at.followed <= failing.last
-    assert record.turn.at.record <= failure.record
-    assert record.turn.certain or not failure.deviations
-    assert record.failure.cause
+    return host(body)
 
 
 def test_what_is_expected_is_an_invariant_of_the_scenario():
