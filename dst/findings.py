@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import attrs
+
 from dst.lookup import says
 from dst.reading import moment
 from dst.records import DeviationRecord, FailureRecord
@@ -56,6 +58,15 @@ def describe(
         replays=replays,
         replay=replay,
         cause=cause,
+    )
+
+
+def remembered(found: FailureRecord, known: FailureRecord | None) -> FailureRecord:
+    """Return a failure with what was found out about the same run before, if anything was."""
+    if known is None or (known.id, known.digest) != (found.id, found.digest):
+        return found
+    return attrs.evolve(
+        found, found_with=known.found_with, minimal=known.minimal, shrunk=known.shrunk, cause=known.cause
     )
 
 

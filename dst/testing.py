@@ -41,7 +41,7 @@ from dst.executors.assignment import OPEN_END, Assignment
 from dst.executors.exploring import describe_found, exploration_record, repeat
 from dst.executors.inline import run_inline
 from dst.executors.tally import FAILED, NONDETERMINISM, VACUOUS, Tally
-from dst.findings import describe, schedule_of
+from dst.findings import describe, remembered, schedule_of
 from dst.home import HomeUnusable, read_schedule
 from dst.judging import run_one
 from dst.lookup import find_mutant
@@ -250,6 +250,7 @@ def _judge(
         )
     if looked.violation is not None:
         found = _described(asked, schedule, looked.result, looked.violation)
+        found = remembered(found, asked.around.home.failure(found.id))
         kept = attrs.evolve(found, replay=_line(asked, schedule, file)) if file is not None else asked.keep(found)
         raise asked.failed([kept], None)
     _conclusive(asked, schedule, looked.result, file)

@@ -84,9 +84,13 @@ def _place(record: FailureRecord) -> str:
 
 def _size(record: FailureRecord) -> str:
     found = f"{_count(len(record.deviations), 'deviation')} of {_count(record.choices, 'choice')}"
-    if not record.shrunk:
-        return found if record.shrunk is None else f"{found}, not shrunk"
-    return f"{found}, {'1-minimal' if record.minimal else 'shrinking was cut short'}"
+    if record.minimal:
+        return f"{found}, 1-minimal"
+    if record.shrunk:
+        return f"{found}, shrinking was cut short"
+    if record.shrunk is False:
+        return f"{found}, not shrunk"
+    return found if len(record.deviations) < 2 else f"{found}, not known to be minimal: see `dst shrink`"
 
 
 def divergence(record: DivergenceRecord) -> Iterator[Line]:

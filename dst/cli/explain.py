@@ -14,11 +14,10 @@ from dst.choices import Written
 from dst.cli.progress import counting_on
 from dst.cli.replay import find_source, schedule_story
 from dst.cli.scope import Scope, everywhere, scope, setting
-from dst.cli.single import Story, chosen_faults
+from dst.cli.single import Story, chosen_faults, described
 from dst.errors import WrongUsage
 from dst.executors.tally import ALL_HELD, INTERRUPTED, NONDETERMINISM
 from dst.explain import Effort, Explanation, OutOfTime
-from dst.findings import describe
 from dst.forks import failing_run
 from dst.records import ExplanationRecord, FailureRecord, to_json
 from dst.run import Host, Limits, host
@@ -54,9 +53,9 @@ _EFFORT = Effort()
 def explain(target: str, times: int, moments: int, budget: int, scenario: str | None, **values: Any) -> int:
     """Explain a failing schedule, kept under an ID, in a FILE or as a TOKEN (dst:...).
 
-    It is run up to a moment, and from there on with fresh choices, many times: the moment from which nearly all such
-    runs fail is where it was decided. And schedules that differ a little are run: where the nearest one that passes
-    parts from it is told. The same schedule gives the same text, unless time is out first.
+    It is run up to a moment, and from there on with fresh choices, many times: the moment at which the share of such
+    runs that fail goes up is where it was decided. And schedules that differ a little are run: where the nearest one
+    that passes parts from it is told. The same schedule gives the same text, unless time is out first.
 
     Exit code 0 if it is explained, 2 if the schedule does not fail (any more), 130 if interrupted; what is known by
     then is shown.
@@ -74,7 +73,7 @@ def explain(target: str, times: int, moments: int, budget: int, scenario: str | 
     faults, _ = chosen_faults(around, story.scenario)
     effort = Effort(times=times, moments=moments, budget=budget, faults=faults)
     wanted = source.schedule.deviations
-    return _Explain(around, story, target, wanted, source.recorded, effort).run()
+    return _Explain(around, story, target, wanted, effort).run()
 
 
 class _Explain:
@@ -86,14 +85,12 @@ class _Explain:
         story: Story,
         target: str,
         wanted: tuple[Deviation, ...],
-        recorded: FailureRecord | None,
         effort: Effort,
     ) -> None:
         self._around = around
         self._story = story
         self._target = target
         self._wanted = wanted
-        self._recorded = recorded
         self._effort = effort
         self._found: Explanation | None = None
         self._same = True  # did the schedule, run twice, do the same?
@@ -142,21 +139,8 @@ class _Explain:
 
     def _failure(self) -> FailureRecord:
         assert self._found is not None
-        failing, recorded = self._found.failing, self._recorded
-        same = recorded if recorded is not None and recorded.digest == failing.result.digest else None
-        return describe(
-            self._story.scenario,
-            failing.result,
-            failing.violation,
-            failing.signature,
-            seed=self._story.seed,
-            deviations=failing.result.deviations,
-            found_with=same.found_with if same else len(failing.result.deviations),
-            minimal=same is not None and same.minimal,
-            shrunk=same.shrunk if same else None,
-            replays=self._same,
-            replay=self._story.command,
-        )
+        failing = self._found.failing
+        return described(self._story, failing.result, failing.violation, failing.signature, same=self._same)
 
     def _show(self, record: ExplanationRecord) -> None:
         if self._around.json:

@@ -12,17 +12,17 @@ from dst.choices import Choices
 from dst.cli.scope import Scope
 from dst.config import known_among, texts
 from dst.executors.tally import ALL_HELD, FAILED, INCONCLUSIVE, NONDETERMINISM
-from dst.findings import describe
+from dst.findings import describe, remembered
 from dst.judging import diverged
 from dst.lookup import find_mutant
 from dst.records import FailureRecord, to_json
 from dst.replaying import Looked, look
-from dst.run import Limits, host
+from dst.run import Limits, RunResult, host
 from dst.scenario import Scenario
 from dst.sentences import sentences
-from dst.signature import signature_of
+from dst.signature import Signature, signature_of
 from dst.strategies.portfolio import DEFAULT, STRATEGIES
-from dst.verdict import Verdict
+from dst.verdict import Verdict, Violation
 from reports.summary import Line, Style, failure, line
 
 
@@ -68,21 +68,28 @@ def failure_of(story: Story, looked: Looked) -> FailureRecord | None:
     """Return the record of what is wrong with a run, None if nothing is."""
     if looked.violation is None:
         return None
-    known = story.recorded if story.recorded and story.recorded.digest == looked.result.digest else None
-    return describe(
+    signature = signature_of(looked.result, story.mutant, looked.violation)
+    return described(story, looked.result, looked.violation, signature, same=looked.same)
+
+
+def described(
+    story: Story, result: RunResult, violation: Violation, signature: Signature, *, same: bool
+) -> FailureRecord:
+    """Return the record of what is wrong with a run, and what is known of it since it was found."""
+    found = describe(
         story.scenario,
-        looked.result,
-        looked.violation,
-        signature_of(looked.result, story.mutant, looked.violation),
+        result,
+        violation,
+        signature,
         seed=story.seed,
-        deviations=looked.result.deviations,
-        found_with=len(looked.result.deviations),
+        deviations=result.deviations,
+        found_with=len(result.deviations),
         minimal=False,
         shrunk=None,
-        replays=looked.same,
+        replays=same,
         replay=story.command,
-        cause=known.cause if known else "",
     )
+    return remembered(found, story.recorded)
 
 
 def exit_code(looked: Looked) -> int:

@@ -90,6 +90,12 @@ def test_a_failure_is_replayed_by_its_id(command, failed: str) -> None:
         assert done.out.strip().splitlines()[-1].startswith("Reproduce:  dst replay")
 
 
+def test_what_was_found_out_when_it_was_shrunk_is_told_again(command, failed: str) -> None:
+    done = command.call("replay", failed, "--scenario", FORGETFUL)
+    assert "  schedule: 1 deviation of 4 choices, 1-minimal" in done.out
+    assert "decides it: 16 of 16 runs" in done.out
+
+
 def test_a_failure_is_replayed_by_its_seed(command) -> None:
     failure = json.loads(command.call("fuzz", FORGETFUL, "--seed", "1", "-n", "50", "--json").out)["failures"][0]
     done = command.call("replay", FORGETFUL, "--seed", str(failure["seed"]), "--json")

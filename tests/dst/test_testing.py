@@ -8,6 +8,7 @@ import sys
 import pytest
 import trio
 
+from dst.findings import schedule_of
 from dst.lookup import shipped_scenarios
 from dst.records import CampaignRecord, ExplorationRecord
 from dst.schedule import Deviation, Schedule
@@ -91,6 +92,17 @@ def test_a_failure_is_filed_under_its_id(outside: CommandLine) -> None:
     with pytest.raises(InvariantFailed) as failed:
         check(toys()["Forgetful"], seed=1)
     assert [failed.value.failures[0].id] == outside.kept()
+
+
+def test_a_run_that_fails_as_one_that_is_kept_does_not_forget_what_was_found_out(outside: CommandLine) -> None:
+    with pytest.raises(InvariantFailed) as found:
+        check(toys()["Forgetful"], seed=1)
+    (kept,) = found.value.failures
+    assert kept.cause
+    with pytest.raises(InvariantFailed) as failed:
+        run(toys()["Forgetful"], schedule_of(kept, "")).check()
+    (again,) = failed.value.failures
+    assert (kept.cause, True, True) == (again.cause, again.minimal, again.shrunk)
 
 
 def test_a_failure_that_cannot_be_filed_is_reproduced_by_its_token(outside: CommandLine) -> None:

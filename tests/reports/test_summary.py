@@ -49,6 +49,14 @@ def test_a_schedule_that_was_not_shrunk_to_the_end_does_not_claim_it() -> None:
     assert "  schedule: 1 deviation of 11 choices, not shrunk" in lines
 
 
+def test_of_a_schedule_that_somebody_wrote_it_says_whether_it_may_be_too_long() -> None:
+    given = attrs.evolve(FAILURE, minimal=False, shrunk=None)
+    assert "  schedule: 1 deviation of 11 choices" in [line.text for line in failure(given)]
+    longer = attrs.evolve(given, deviations=FAILURE.deviations * 3)
+    said = "  schedule: 3 deviations of 11 choices, not known to be minimal: see `dst shrink`"
+    assert said in [line.text for line in failure(longer)]
+
+
 def test_green_says_how_much_was_done() -> None:
     shown = text(GREEN)
     for part in ("200 schedules", "crash-after", "12", "compensator-once", "40", "shipped", "100", "ab" * 16, "seed 1"):
