@@ -10,15 +10,19 @@ import time
 
 import attrs
 
+from dst import command_line
 from dst.choices import Written
 from dst.executors.assignment import CHUNK, Assignment, Chunk
 from dst.executors.chunk import ChunkRunner
+from dst.explain import Effort, Explanation
 from dst.findings import describe, schedule_of
+from dst.forks import failing_run
 from dst.judging import investigate, run_one
 from dst.lookup import find_mutant, find_scenario
 from dst.mutant import Mutant
-from dst.records import FailureRecord, KillRecord
+from dst.records import ExplanationRecord, FailureRecord, KillRecord
 from dst.run import Host, host
+from dst.schedule import token
 from dst.shrink import BUDGET
 from dst.signature import signature_of
 from dst.strategies.explore import Explorer, Found
@@ -118,6 +122,37 @@ async def _drawn(simulations: Host, mutant: Mutant, plan: Attempt) -> tuple[int,
             if row.failure is not None:
                 others[row.failure.invariant] = None
     return done, None, tuple(others)
+
+
+# ---- explaining ------------------------------------------------------------------------------------------------------
+
+
+def explained(kill: KillRecord) -> ExplanationRecord:
+    """Explain a kill, in this process, as `dst explain` does."""
+    return host(lambda simulations: _explain(simulations, kill))
+
+
+async def _explain(simulations: Host, kill: KillRecord) -> ExplanationRecord:
+    mutant, transparency = find_mutant(kill.mutant), Transparency(simulations)
+    scenario = mutant.apply(find_scenario(mutant.scenario))
+    failing = await failing_run(simulations, transparency, scenario, kill.mutant, token(kill.token).deviations)
+    assert failing is not None, f"{kill.token} does not fail any more"
+    explanation = Explanation(failing, Effort(), lambda runs: None)
+    await explanation.run(simulations, transparency)
+    failure = describe(
+        scenario,
+        failing.result,
+        failing.violation,
+        failing.signature,
+        seed=None,
+        deviations=failing.result.deviations,
+        found_with=len(failing.result.deviations),
+        minimal=kill.minimal,
+        shrunk=True,
+        replays=True,
+        replay=command_line.replay_token(kill.token, None),
+    )
+    return explanation.record(failure, 0)
 
 
 # ---- exploring -------------------------------------------------------------------------------------------------------

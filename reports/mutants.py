@@ -153,12 +153,17 @@ def median_schedules(kills: Sequence[KillRecord]) -> float | None:
     return float(statistics.median(kill.schedules for kill in kills))
 
 
+def shortest(mutant: MutantRecord) -> KillRecord | None:
+    """Return the kill with the shortest schedule, None if it survived."""
+    return min((k for k in mutant.kills if k.killed), key=lambda k: (k.deviations or 0, k.schedules), default=None)
+
+
 def _story(mutant: MutantRecord) -> Iterator[str]:
     yield f"### `{mutant.name}`"
     yield ""
     yield f"{mutant.breaks}. Expected: {' or '.join(mutant.expected)}."
     yield ""
-    shortest = min((k for k in mutant.kills if k.killed), key=lambda k: (k.deviations or 0, k.schedules), default=None)
-    if shortest is not None:
-        yield from (f"{n}. {sentence}" for n, sentence in enumerate(shortest.sentences, 1))
-        yield "" if shortest.sentences else "The calm run shows it.\n"
+    kill = shortest(mutant)
+    if kill is not None:
+        yield from (f"{n}. {sentence}" for n, sentence in enumerate(kill.sentences, 1))
+        yield "" if kill.sentences else "The calm run shows it.\n"

@@ -21,12 +21,13 @@ from dst.config import known_among
 from dst.executors.processes import count_workers
 from dst.executors.tally import ALL_HELD, FAILED, INTERRUPTED
 from dst.home import write
-from dst.killing import EXPLORE, Attempt, attempt
+from dst.killing import EXPLORE, Attempt, attempt, explained
 from dst.lookup import shipped_mutants
 from dst.mutant import Mutant
-from dst.records import KillRecord, MutantRecord, MutantsRecord, to_json, to_text
+from dst.records import ExplanationRecord, KillRecord, MutantRecord, MutantsRecord, to_json, to_text
 from dst.strategies.portfolio import DEFAULT, STRATEGIES
-from reports.mutants import cell, matrix, page
+from reports import explanations
+from reports.mutants import cell, matrix, page, shortest
 
 _SCHEDULES, _SECONDS, _SEEDS = 5_000, 60.0, "1:6"
 _TOLD_EVERY_SECONDS = 0.2
@@ -39,7 +40,7 @@ _TOLD_EVERY_SECONDS = 0.2
 @setting("schedules", "-n", "--schedules", metavar="N", help=f"Give up after N schedules. Default: {_SCHEDULES}.")
 @setting("max-time", metavar="TIME", help=f"Give up after this long, each time. Default: {_SECONDS:g}s.")
 @setting("workers", "-w", "--workers", metavar="N|auto", help="Processes. Default: 1.")
-@click.option("--write", "folder", metavar="DIR", help="Write mutants.json and mutants.md there.")
+@click.option("--write", "folder", metavar="DIR", help="Write mutants.json, mutants.md and explanations.md there.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 @everywhere
 def mutants(names: tuple[str, ...], folder: str | None, **values: Any) -> int:
@@ -137,11 +138,24 @@ class _Matrix:
             folder.mkdir(parents=True, exist_ok=True)
             write(folder / "mutants.json", to_text(record))
             write(folder / "mutants.md", page(record))
+            write(folder / "explanations.md", explanations.page(self._explained(record), record.repeat))
         if self._around.json:
             self._around.answer(to_json(record))
         else:
             self._around.show(matrix(record))
         return record.exit_code
+
+    def _explained(self, record: MutantsRecord) -> list[tuple[MutantRecord, ExplanationRecord]]:
+        """Explain the shortest kill of each mutant."""
+        kills = [(mutant, kill) for mutant in record.mutants if (kill := shortest(mutant)) is not None]
+        wanted = [kill for _, kill in kills]
+        if self._plan.workers == 1:
+            found = list(map(explained, wanted))
+        else:
+            context = multiprocessing.get_context("spawn")
+            with ProcessPoolExecutor(self._plan.workers, mp_context=context) as pool:
+                found = list(pool.map(explained, wanted))
+        return [(mutant, record) for (mutant, _), record in zip(kills, found, strict=True)]
 
     def _run_processes(self) -> None:
         context = multiprocessing.get_context("spawn")

@@ -138,7 +138,7 @@ class EmitOnce(Invariant[Emits]):
         elif LIVE not in facts:
             if not excuses:
                 raise Broken(
-                    f"event {record[6].sequence} is one more than its logical emits, which are {len(called)} "
+                    f"event {record[6].sequence} is one too many; logical emits of its content: {len(called)} "
                     f"({', '.join(sorted(called))})",
                     "one event each: no syscall of the segment was live, and no earlier event is left that was made "
                     "beside an effect or after an unsettled outcome",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dst.invariants import Broken, Invariant, Key
+from dst.reading import said_time
 from dst.trace import Record
 from kernel import events
 
@@ -41,7 +42,11 @@ class TimerOnTime(Invariant[int | None]):
         off = envelope.timestamp_ms - state
         if not 0 <= off <= self._late_ms:
             raise Broken(
-                f"a timer fired {abs(off)} ms {'before' if off < 0 else 'after'} it was due",
-                f"not before, and at most {self._late_ms} ms after",
+                f"a timer fired {_said(abs(off))} {'before' if off < 0 else 'after'} it was due",
+                f"not before, and at most {_said(self._late_ms)} after",
             )
         return state
+
+
+def _said(duration_ms: int) -> str:
+    return said_time(duration_ms * 1_000_000)

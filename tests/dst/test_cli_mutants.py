@@ -120,6 +120,9 @@ def test_the_page_and_the_record_are_written_where_they_are_wanted(command):
     assert (
         "| `live-value-not-decoded` | order_saga | value-stable |" in (command.folder / "kept/mutants.md").read_text()
     )
+    told = (command.folder / "kept/explanations.md").read_text()
+    assert "## `live-value-not-decoded`" in told
+    assert "nothing has to go wrong: the calm run fails, and" in told
     assert (
         "live-value-not-decoded" == json.loads((command.folder / "kept/mutants.json").read_text())["mutants"][0]["name"]
     )
