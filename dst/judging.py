@@ -10,6 +10,7 @@ import attrs
 from dst import trace
 from dst.choices import Choices, Random, Written
 from dst.prng import derive
+from dst.racing import Looking, Passing
 from dst.run import Host, RunResult, Spy
 from dst.scenario import Scenario
 from dst.schedule import Deviation, Schedule
@@ -140,9 +141,16 @@ async def investigate(
             return None
         return again.deviations
 
-    shrunk = await shrink(result.deviations, fails, budget)
+    async def look(deviations: tuple[Deviation, ...]) -> Sequence[Passing]:
+        looking = Looking(deviations)
+        await host.run(scenario, looking, judged=False)
+        return looking.passings()
+
+    shrunk = await shrink(result.deviations, fails, budget, look=look)
     if budget and len(shrunk.deviations) > SHORT:
-        shrunk = await _simpler(host, scenario, shrunk, fails, budget)
+        other = await _simpler(host, scenario, shrunk, fails, budget)
+        if other is not shrunk:
+            shrunk = await shrink(other.deviations, fails, budget, look=look)
     final, wrong = await run_one(host, transparency, scenario, Written(shrunk.deviations))
     again = await host.run(scenario, Written(shrunk.deviations))
     return Failure(

@@ -1,4 +1,4 @@
-"""Shrinking: a failing schedule loses deviations while it keeps its signature."""
+"""Shrinking: a failing schedule loses deviations while it keeps its signature, and is then said as well as may be."""
 
 from __future__ import annotations
 
@@ -6,18 +6,24 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import attrs
 
+from dst.faults import HOLD
+from dst.racing import Passing, races
 from dst.schedule import Deviation
 
 Fails = Callable[[tuple[Deviation, ...]], Awaitable["tuple[Deviation, ...] | None"]]
 """Runs deviations; returns those that took place if the run fails with the wanted signature, else None."""
 
+Look = Callable[[tuple[Deviation, ...]], Awaitable[Sequence[Passing]]]
+"""Runs deviations; returns what the run came to."""
+
 BUDGET = 400
 _PAIRS_OF = 8  # deviations of which every two are tried together
+_RACES_TRIED = 24  # what one hold may stand for
 
 
 @attrs.frozen(kw_only=True)
 class Shrunk:
-    """The smallest schedule found; `minimal` says that no single removal from it still fails: all were tried."""
+    """The smallest schedule found; `minimal` says that nothing that could be done to it still fails: all was tried."""
 
     deviations: tuple[Deviation, ...]
     runs: int
@@ -29,19 +35,22 @@ async def shrink(
     fails: Fails,
     budget: int = BUDGET,
     progress: Callable[[int, int], None] | None = None,
+    look: Look | None = None,
 ) -> Shrunk:
     """Return a 1-minimal schedule that fails alike, or the best one found within `budget` runs.
 
-    `progress(runs, deviations)` is told after each run.
+    `progress(runs, deviations)` is told after each run.  Without `look` holds stay as they are.
     """
-    shrinker = _Shrinker(tuple(deviations), fails, budget, progress)
-    while True:
+    shrinker = _Shrinker(tuple(deviations), fails, budget, progress, look)
+    while not shrinker.spent:
         before = shrinker.best
         await shrinker.remove_chunks()
         await shrinker.remove_each()
         await shrinker.remove_pairs()
         await shrinker.move_earlier()
-        if shrinker.best == before or shrinker.spent:
+        if shrinker.best == before:
+            await shrinker.pair_holds()
+        if shrinker.best == before:
             break
     minimal = not shrinker.spent and not await shrinker.remove_each()
     return Shrunk(deviations=shrinker.best, runs=shrinker.runs, minimal=minimal)
@@ -56,12 +65,15 @@ class _Shrinker:
         fails: Fails,
         budget: int,
         progress: Callable[[int, int], None] | None,
+        look: Look | None,
     ) -> None:
         self.best = best
         self.runs = 0
         self._fails = fails
         self._budget = budget
         self._progress = progress
+        self._look = look
+        self._seen: dict[tuple[Deviation, ...], Sequence[Passing]] = {}
         self._tried: set[tuple[Deviation, ...]] = {best}
 
     @property
@@ -69,20 +81,35 @@ class _Shrinker:
         """Is the budget used up?"""
         return self.runs >= self._budget
 
-    async def _try(self, candidate: tuple[Deviation, ...]) -> bool:
-        """Take the candidate if it still fails: as what took place in it, which may be less."""
+    async def _try(self, candidate: tuple[Deviation, ...], *, better: bool = False) -> bool:
+        """Take the candidate if it still fails and is smaller: as what took place in it, which may be less.
+
+        One that is known to be better is taken if all of it took place.
+        """
         if candidate in self._tried or self.spent:
             return False
         self._tried.add(candidate)
-        self.runs += 1
         took_place = await self._fails(candidate)
-        better = took_place is not None and _size(took_place) < _size(self.best)
-        if took_place is not None and better:
+        taken = took_place is not None and (
+            _size(took_place) < _size(self.best) or (better and sorted(took_place) == sorted(candidate))
+        )
+        if took_place is not None and taken:
             self.best = took_place
             self._tried.add(took_place)
+        self._count()
+        return taken
+
+    def _count(self) -> None:
+        self.runs += 1
         if self._progress is not None:
             self._progress(self.runs, len(self.best))
-        return better
+
+    async def _passings(self, deviations: tuple[Deviation, ...]) -> Sequence[Passing]:
+        """Return what a run comes to, nothing if that is not to be known."""
+        if deviations not in self._seen and self._look is not None and not self.spent:
+            self._seen[deviations] = await self._look(deviations)
+            self._count()
+        return self._seen.get(deviations, ())
 
     async def remove_chunks(self) -> None:
         """Delta debugging: remove ever smaller parts."""
@@ -136,6 +163,15 @@ class _Shrinker:
             for occurrence in range(1, deviation.occurrence):
                 earlier = attrs.evolve(deviation, at=f"{deviation.site}#{occurrence}")
                 if await self._try((*self.best[:index], earlier, *self.best[index + 1 :])):
+                    break
+
+    async def pair_holds(self) -> None:
+        """Have what is held be one of two operations that race, and wait for the other one."""
+        for hold in [deviation for deviation in self.best if deviation.do == HOLD]:
+            rest = tuple(deviation for deviation in self.best if deviation != hold)
+            without, held = await self._passings(rest), await self._passings(self.best)
+            for pair in races(hold, without, held)[:_RACES_TRIED]:
+                if pair == hold or await self._try((*rest, pair), better=True):
                     break
 
 

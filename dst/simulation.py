@@ -84,6 +84,7 @@ class Simulation:
         self.at_calls = self._ordering is not None and self._ordering.at_calls
         self.footprint: dict[tuple[str, str], None] | None = None  # what was touched since somebody began to listen
         self._touched = False  # has the operation that is going on said what it touches?
+        self.task_labels: dict[trio.lowlevel.Task, str] = {}  # of those whose turn was a choice
         self.jumped_at = 0  # the step at which time last moved
         self._counts: dict[str, int] = {}
         self._task_counts: dict[str, int] = {}
@@ -91,7 +92,6 @@ class Simulation:
         self._nodes: dict[str, Node] = {}
         self._world = contextvars.copy_context()
         self._menus: dict[str, Menu] = {}  # of the points under way, for the watcher
-        self._task_labels: dict[trio.lowlevel.Task, str] = {}
         self._task_menu = menu(self.faults, ((HOLD, HOLDING),))
         scheduler.on_idle = self._on_idle
         scheduler.on_jump = self._on_jump
@@ -293,13 +293,13 @@ class Simulation:
 
     def _task_label(self, task: trio.lowlevel.Task) -> str:
         """A task's path: its name under its parent's, numbered when there are several."""
-        label = self._task_labels.get(task)
+        label = self.task_labels.get(task)
         if label is None:
             parent = task.parent_nursery.parent_task if task.parent_nursery else None
             above = "" if parent is None or parent is self.nursery.parent_task else self._task_label(parent) + "/"
             base = f"task:{above.removeprefix('task:')}{task.name.rpartition('.')[2]}"
             count = self._task_counts[base] = self._task_counts.get(base, 0) + 1
-            label = self._task_labels[task] = base if count == 1 else f"{base}({count})"
+            label = self.task_labels[task] = base if count == 1 else f"{base}({count})"
         return label
 
     def _on_idle(self) -> bool:
