@@ -18,6 +18,7 @@ from dst.schedule import Deviation
 from dst.simulation import Simulation
 
 _TASK = "task:"
+_TRIED_MAX = 24
 
 
 @attrs.frozen(kw_only=True)
@@ -116,18 +117,21 @@ class _ByTask(dict[tuple[str, str], None]):
 
 
 def races(hold: Deviation, without: Sequence[Passing], held: Sequence[Passing]) -> list[Deviation]:
-    """Return the holds that `hold` may stand for, from the one that says it best.
+    """Return the holds that `hold` may stand for, from the one that says it best, few enough to try them all.
 
     Each is of an operation until one that conflicts with it and is before it because of the hold.  `held` is what the
-    run came to, `without` what it comes to without the hold.  An operation is said better than a turn of a task, what
-    happens for the first time better than what has happened before, then those two best that are next to each other.
+    run came to, `without` what it comes to without the hold.  An operation is said better than a turn of a task, one of
+    the task that was held better than another's, what happens for the first time better than what has happened before,
+    then those two best that are next to each other.
 
     Last come holds of the same point until the operations that are done meanwhile: what a task does in its turn may
     be no operation, or may have others do it.
     """
+    owner = next((passing.task for passing in held if passing.at == hold.at), "")
     found = {
         attrs.evolve(hold, at=first.at, until=second.at): (
             first.rank,
+            first.task != owner,
             first.occurrence + second.occurrence,
             second.done - operation.done if second.done and operation.done else 0,
             -first.came,
@@ -136,7 +140,7 @@ def races(hold: Deviation, without: Sequence[Passing], held: Sequence[Passing]) 
         for first in _held_for(operation, without)
     }
     pairs = sorted(found, key=lambda pair: (found[pair], pair))
-    return list(dict.fromkeys((*pairs, *_ends(hold, held))))
+    return list(dict.fromkeys((*pairs[:_TRIED_MAX], *_ends(hold, held)[:_TRIED_MAX])))
 
 
 def _ends(hold: Deviation, held: Sequence[Passing]) -> list[Deviation]:

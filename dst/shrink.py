@@ -18,7 +18,6 @@ Look = Callable[[tuple[Deviation, ...]], Awaitable[Sequence[Passing]]]
 
 BUDGET = 400
 _PAIRS_OF = 8  # deviations of which every two are tried together
-_RACES_TRIED = 24  # what one hold may stand for
 
 
 @attrs.frozen(kw_only=True)
@@ -170,7 +169,7 @@ class _Shrinker:
         for hold in [deviation for deviation in self.best if deviation.do == HOLD]:
             rest = tuple(deviation for deviation in self.best if deviation != hold)
             without, held = await self._passings(rest), await self._passings(self.best)
-            for pair in races(hold, without, held)[:_RACES_TRIED]:
+            for pair in races(hold, without, held):
                 if pair == hold or await self._try((*rest, pair), better=True):
                     break
 
