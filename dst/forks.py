@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from typing import cast
 
 import attrs
 
-from dst.choices import Calm, Choices, Random, Written
+from dst.choices import Calm, Choices, Ordering, Random, Written
 from dst.faults import GO, Fault, Menu
 from dst.judging import run_one
 from dst.mutant import exchange
@@ -93,6 +94,15 @@ class _Watching:
         """Pass it on."""
         return self._choices.hold_until(point)
 
+    @property
+    def at_calls(self) -> bool:
+        """Pass it on, if they have anything to say of it."""
+        return bool(getattr(self._choices, "at_calls", False))
+
+    def after_hold(self, point: str, menu: Menu) -> int:
+        """Pass it on, if they have anything to say of it."""
+        return cast("Ordering", self._choices).after_hold(point, menu) if hasattr(self._choices, "after_hold") else 0
+
 
 async def watched(host: Host, scenario: type[Scenario], choices: Choices) -> tuple[RunResult, tuple[Passed, ...]]:
     """Run once, and return the points that were passed as well."""
@@ -127,6 +137,7 @@ class Forked:
 
     def __init__(self, beginning: Sequence[Deviation], followed: int, end: Choices) -> None:
         self._written = Written(beginning)
+        self.at_calls = self._written.at_calls
         self._left = followed
         self._end = end
         self._held: set[str] = set()
@@ -142,6 +153,10 @@ class Forked:
     def hold_until(self, point: str) -> str | int:
         """Return what ends a hold."""
         return self._written.hold_until(point) if point in self._held else self._end.hold_until(point)
+
+    def after_hold(self, point: str, menu: Menu) -> int:
+        """Return what is written to be done where a hold has ended."""
+        return self._written.after_hold(point, menu) if point in self._held else 0
 
 
 def forks(

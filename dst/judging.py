@@ -9,8 +9,8 @@ import attrs
 
 from dst import trace
 from dst.choices import Choices, Random, Written
+from dst.passings import Looking, Passing
 from dst.prng import derive
-from dst.racing import Looking, Passing
 from dst.run import Host, RunResult, Spy
 from dst.scenario import Scenario
 from dst.schedule import Deviation, Schedule

@@ -11,15 +11,15 @@ from typing import TypeVar
 
 import trio
 
-from dst.faults import CRASH_AFTER, CRASH_BEFORE, HOLDING, Fault, Options, menu
+from dst.faults import CRASH_AFTER, CRASH_BEFORE, HOLDING, Fault, Options, Strength, menu
 from dst.scheduler import NODE
 from dst.simulation import Simulation
 
 T = TypeVar("T")
 
-MESSAGE_LOST = Fault(name="message-lost")
-MESSAGE_LATE = Fault(name="message-late")
-MESSAGE_TWICE = Fault(name="message-twice")
+MESSAGE_LOST = Fault(name="message-lost", strength=Strength.UNTOLD)
+MESSAGE_LATE = Fault(name="message-late", strength=Strength.UNTIMELY)
+MESSAGE_TWICE = Fault(name="message-twice", strength=Strength.UNTIMELY)
 ALL = (MESSAGE_LOST, MESSAGE_LATE, MESSAGE_TWICE)
 
 LATE_SECONDS = 7.0

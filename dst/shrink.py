@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import attrs
 
-from dst.faults import HOLD
-from dst.racing import Passing, races
+from dst.faults import CRASH_AFTER, CRASH_BEFORE, HOLD
+from dst.passings import Passing
+from dst.racing import races
 from dst.schedule import Deviation
 
 Fails = Callable[[tuple[Deviation, ...]], Awaitable["tuple[Deviation, ...] | None"]]
@@ -17,6 +18,7 @@ Look = Callable[[tuple[Deviation, ...]], Awaitable[Sequence[Passing]]]
 """Runs deviations; returns what the run came to."""
 
 BUDGET = 400
+_CRASHES = (CRASH_BEFORE.name, CRASH_AFTER.name)
 _PAIRS_OF = 8  # deviations of which every two are tried together
 
 
@@ -38,7 +40,8 @@ async def shrink(
 ) -> Shrunk:
     """Return a 1-minimal schedule that fails alike, or the best one found within `budget` runs.
 
-    `progress(runs, deviations)` is told after each run.  Without `look` holds stay as they are.
+    `progress(runs, deviations)` is told after each run.  Without `look` faults stay as
+    strong as they are, crashes where they are, and holds as they are.
     """
     shrinker = _Shrinker(tuple(deviations), fails, budget, progress, look)
     while not shrinker.spent:
@@ -48,6 +51,8 @@ async def shrink(
         await shrinker.remove_pairs()
         await shrinker.move_earlier()
         if shrinker.best == before:
+            await shrinker.weaken()
+            await shrinker.crash_earlier()
             await shrinker.pair_holds()
         if shrinker.best == before:
             break
@@ -164,14 +169,52 @@ class _Shrinker:
                 if await self._try((*self.best[:index], earlier, *self.best[index + 1 :])):
                     break
 
+    async def weaken(self) -> None:
+        """Have less go wrong at the same point."""
+        for deviation in self.best:
+            rest = self._without(deviation)
+            here = [passing.menu for passing in await self._passings(self.best) if passing.at == deviation.at]
+            for name in here[0].weaker(deviation.do) if here else ():
+                if await self._try((*rest, attrs.evolve(deviation, do=name)), better=True):
+                    break
+
+    async def crash_earlier(self) -> None:
+        """Have a node die as early in its life as still fails."""
+        for crash in [deviation for deviation in self.best if deviation.do in _CRASHES]:
+            rest = self._without(crash)
+            for earlier in _sooner(crash, await self._passings(self.best)):
+                if await self._try((*rest, earlier), better=True):
+                    break
+
+    def _without(self, deviation: Deviation) -> tuple[Deviation, ...]:
+        return tuple(other for other in self.best if other != deviation)
+
     async def pair_holds(self) -> None:
         """Have what is held be one of two operations that race, and wait for the other one."""
         for hold in [deviation for deviation in self.best if deviation.do == HOLD]:
-            rest = tuple(deviation for deviation in self.best if deviation != hold)
+            rest = self._without(hold)
             without, held = await self._passings(rest), await self._passings(self.best)
             for pair in races(hold, without, held):
                 if pair == hold or await self._try((*rest, pair), better=True):
                     break
+
+
+def _sooner(crash: Deviation, passings: Sequence[Passing]) -> list[Deviation]:
+    """Return the crashes that come before this one in the same life of its node, from the earliest on.
+
+    They come after each operation.  Before the next one is the same but for what others did meanwhile, and is asked of
+    the first operation and of the one of this crash only.
+    """
+    here = next((passing for passing in passings if passing.at == crash.at), None)
+    if here is None:
+        return []
+    life = [passing for passing in passings if passing.node == here.node and passing.came <= here.came]
+    first = next((passing for passing in life if passing.menu.index(CRASH_BEFORE.name) is not None), here)
+    befores = [(p.came, p.at, CRASH_BEFORE) for p in (first, here) if p.menu.index(CRASH_BEFORE.name) is not None]
+    afters = [(p.done, p.at, CRASH_AFTER) for p in life if p.done and p.menu.index(CRASH_AFTER.name) is not None]
+    when = here.done if crash.do == CRASH_AFTER.name and here.done else here.came
+    sooner = sorted((time, at, fault.name) for time, at, fault in {*befores, *afters} if time < when)
+    return [Deviation(at=at, do=name) for _, at, name in sooner]
 
 
 def _size(deviations: tuple[Deviation, ...]) -> tuple[int, int]:

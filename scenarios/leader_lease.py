@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar
 import trio
 
 from dst import messages
-from dst.faults import CRASH_AFTER, CRASH_BEFORE, HOLDING, Fault, menu
+from dst.faults import CRASH_AFTER, CRASH_BEFORE, HOLDING, Fault, Strength, menu
 from dst.invariants import AnyInvariant, Broken, Invariant, Key
 from dst.messages import Network
 from dst.node import Incarnation
@@ -27,7 +27,7 @@ GOAL = 4
 """How far the register is to be counted: each leader goes on from where it finds it."""
 
 LEASE_SECONDS, TIMEOUT_SECONDS, PATIENCE_SECONDS = 10, 3, 4
-HOLDER_STALLS = Fault(name="holder-stalls")
+HOLDER_STALLS = Fault(name="holder-stalls", strength=Strength.STILL)
 
 Version = tuple[int, int]  # the token, and which write under it
 

@@ -11,7 +11,8 @@ from dst.choices import Written
 from dst.footprints import READ, WRITE
 from dst.invariants import Broken, Invariant
 from dst.judging import Failure, investigate, run_one
-from dst.racing import Looking, Passing, races
+from dst.passings import Looking, Passing
+from dst.racing import races
 from dst.run import Host, host
 from dst.schedule import Deviation
 from dst.signature import signature_of

@@ -9,8 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dst.faults import CRASH_AFTER, CRASH_BEFORE, HOLDING, Fault, Strength, menu
+from dst.passings import Passing
 from dst.schedule import Deviation
 from dst.shrink import Shrunk, shrink
+
+LOST, REFUSED = Fault(name="lost", strength=Strength.UNTOLD), Fault(name="refused")
+STALE = Fault(name="stale", strength=Strength.UNTOLD)
 
 Rule = Callable[[frozenset[str]], bool]
 
@@ -142,3 +147,92 @@ def test_progress_is_told_after_each_run():
     )
     assert list(range(1, shrunk.runs + 1)) == [runs for runs, _ in told]
     assert 1 == told[-1][1] == min(left for _, left in told)
+
+
+# ---- what the run came to is known -----------------------------------------------------------------------------------
+
+CRASH: tuple[tuple[str, Fault], ...] = (("crash-before", CRASH_BEFORE), ("crash-after", CRASH_AFTER))
+EFFECT = menu(
+    (CRASH_BEFORE, CRASH_AFTER, HOLDING, LOST, REFUSED, STALE),
+    (*CRASH, ("hold", HOLDING), ("lost", LOST), ("refused", REFUSED), ("hide-1", STALE), ("hide-2", STALE)),
+)
+
+
+def life(*points: str, node: str = "worker.1") -> list[Passing]:
+    """One node comes to these points, one after the other."""
+    return [
+        Passing(at=f"{p}#1", menu=EFFECT, node=node, task=node, came=2 * i, done=2 * i + 1, footprint=frozenset())
+        for i, p in enumerate(points, 1)
+    ]
+
+
+def run_seen(
+    start: Deviation, rule: Callable[[tuple[Deviation, ...]], bool], passings: Sequence[Passing]
+) -> tuple[Shrunk, list[str]]:
+    tried: list[str] = []
+
+    async def fails(deviations: tuple[Deviation, ...]) -> tuple[Deviation, ...] | None:
+        tried.extend(f"{d.do} {d.at}" for d in deviations)
+        return deviations if rule(deviations) else None
+
+    async def look(_: tuple[Deviation, ...]) -> Sequence[Passing]:
+        return passings
+
+    return asyncio.run(shrink([start], fails, look=look)), tried
+
+
+def doing(*acts: str) -> Callable[[tuple[Deviation, ...]], bool]:
+    return lambda deviations: bool(deviations) and all(f"{d.do} {d.at}" in acts for d in deviations)
+
+
+@pytest.mark.parametrize(
+    ("fails_with", "left"),
+    [
+        (("lost a#1",), "lost"),
+        (("lost a#1", "refused a#1"), "refused"),
+        (("lost a#1", "hide-2 a#1"), "lost"),  # as strong
+        (("crash-after a#1", "refused a#1", "lost a#1"), "refused"),
+        (("hide-2 a#1", "hide-1 a#1"), "hide-1"),  # of one kind the one that is listed first
+        (("hide-1 a#1", "hide-2 a#1"), "hide-1"),
+        (("refused a#1", "lost a#1"), "refused"),
+    ],
+)
+def test_the_weakest_fault_that_fails_alike_is_left(fails_with, left):
+    shrunk, _ = run_seen(Deviation(at="a#1", do=fails_with[0].split()[0]), doing(*fails_with), life("a"))
+    assert ((Deviation(at="a#1", do=left),), True) == (shrunk.deviations, shrunk.minimal)
+
+
+def test_what_an_operator_does_is_neither_weaker_nor_stronger():
+    apart = Fault(name="apart", strength=None)
+    choices = menu((apart, LOST), (("apart", apart), ("lost", LOST)))
+    assert ((), ()) == (choices.weaker("apart"), choices.weaker("lost"))
+
+
+def test_a_crash_comes_as_early_in_the_life_of_its_node_as_still_fails():
+    fails_with = ("crash-before d#1", "crash-after b#1", "crash-after c#1")
+    shrunk, tried = run_seen(Deviation(at="d#1", do="crash-before"), doing(*fails_with), life("a", "b", "c", "d"))
+    assert ((Deviation(at="b#1", do="crash-after"),), True) == (shrunk.deviations, shrunk.minimal)
+    assert {"crash-before a#1", "crash-after a#1"} <= set(tried)  # what is earlier was tried
+
+
+def test_a_crash_stays_in_its_life():
+    fails_with = ("crash-before b#1", "crash-after a#1")
+    passings = [*life("a", node="worker.1"), *life("b", node="worker.2")]
+    shrunk, _ = run_seen(Deviation(at="b#1", do="crash-before"), doing(*fails_with), passings)
+    assert (Deviation(at="b#1", do="crash-before"),) == shrunk.deviations
+
+
+@pytest.mark.parametrize("gone", ["weaken", "crash_earlier"])
+def test_these_are_found_by_these_passes_alone(monkeypatch, gone):
+    """Planted: without the pass what is found stays as it was."""
+
+    async def nothing(_: object) -> None:
+        pass
+
+    monkeypatch.setattr(f"dst.shrink._Shrinker.{gone}", nothing)
+    start, other = {
+        "weaken": (Deviation(at="b#1", do="lost"), "refused b#1"),
+        "crash_earlier": (Deviation(at="b#1", do="crash-before"), "crash-after a#1"),
+    }[gone]
+    shrunk, _ = run_seen(start, doing(f"{start.do} b#1", other), life("a", "b"))
+    assert (start,) == shrunk.deviations
