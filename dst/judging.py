@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -100,7 +100,9 @@ def diverged(one: RunResult, other: RunResult) -> Divergence:
     return Divergence(record=at, first=shown(one.records), second=shown(other.records))
 
 
-async def _simpler(host: Host, scenario: type[Scenario], found: Shrunk, fails: Fails, budget: int) -> Shrunk:
+async def _simpler(
+    host: Host, scenario: type[Scenario], found: Shrunk, fails: Fails, budget: int, stopped: Callable[[], bool]
+) -> Shrunk:
     """Return a shorter schedule that fails alike, if one is met soon among runs with the kinds of faults of this one.
 
     Removing deviations one or two at a time can end where a shorter story needs one that is not among them, as where a
@@ -109,11 +111,13 @@ async def _simpler(host: Host, scenario: type[Scenario], found: Shrunk, fails: F
     final = await host.run(scenario, Written(found.deviations), judged=False)
     kinds = [fault for fault in scenario.faults if fault.name in final.fired]
     for number in range(_OTHERS_TRIED):
+        if stopped():
+            break
         drawn = await host.run(scenario, Random(derive(number, _SIMPLER), kinds, subset=False))
         failing = await fails(drawn.deviations) if drawn.verdict is Verdict.FAIL else None
         if failing is None:
             continue
-        other = await shrink(failing, fails, budget)
+        other = await shrink(failing, fails, budget, stopped=stopped)
         if len(other.deviations) < len(found.deviations):
             found = other
             if len(found.deviations) <= SHORT:
@@ -132,8 +136,10 @@ async def investigate(
     seed: int | None,
     mutant: str | None,
     budget: int,
+    progress: Callable[[int, int], None] | None = None,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> Failure:
-    """Shrink a failing run, and replay what is left."""
+    """Shrink a failing run, and replay what is left; once `stopped()` is true, that is the best so far."""
 
     async def fails(deviations: tuple[Deviation, ...]) -> tuple[Deviation, ...] | None:
         again, wrong = await run_one(host, transparency, scenario, Written(deviations))
@@ -146,11 +152,11 @@ async def investigate(
         await host.run(scenario, looking, judged=False)
         return looking.passings()
 
-    shrunk = await shrink(result.deviations, fails, budget, look=look)
+    shrunk = await shrink(result.deviations, fails, budget, progress, look, stopped)
     if budget and len(shrunk.deviations) > SHORT:
-        other = await _simpler(host, scenario, shrunk, fails, budget)
+        other = await _simpler(host, scenario, shrunk, fails, budget, stopped)
         if other is not shrunk:
-            shrunk = await shrink(other.deviations, fails, budget, look=look)
+            shrunk = await shrink(other.deviations, fails, budget, progress, look, stopped)
     final, wrong = await run_one(host, transparency, scenario, Written(shrunk.deviations))
     again = await host.run(scenario, Written(shrunk.deviations))
     return Failure(

@@ -37,13 +37,14 @@ async def shrink(
     budget: int = BUDGET,
     progress: Callable[[int, int], None] | None = None,
     look: Look | None = None,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> Shrunk:
     """Return a 1-minimal schedule that fails alike, or the best one found within `budget` runs.
 
-    `progress(runs, deviations)` is told after each run.  Without `look` faults stay as
-    strong as they are, crashes where they are, and holds as they are.
+    `progress(runs, deviations)` is told after each run; once `stopped()` is true, the best so far is returned.
+    Without `look` faults stay as strong as they are, crashes where they are, and holds as they are.
     """
-    shrinker = _Shrinker(tuple(deviations), fails, budget, progress, look)
+    shrinker = _Shrinker(tuple(deviations), fails, budget, progress, look, stopped)
     while not shrinker.spent:
         before = shrinker.best
         await shrinker.remove_chunks()
@@ -70,6 +71,7 @@ class _Shrinker:
         budget: int,
         progress: Callable[[int, int], None] | None,
         look: Look | None,
+        stopped: Callable[[], bool],
     ) -> None:
         self.best = best
         self.runs = 0
@@ -77,13 +79,14 @@ class _Shrinker:
         self._budget = budget
         self._progress = progress
         self._look = look
+        self._stopped = stopped
         self._seen: dict[tuple[Deviation, ...], Sequence[Passing]] = {}
         self._tried: set[tuple[Deviation, ...]] = {best}
 
     @property
     def spent(self) -> bool:
-        """Is the budget used up?"""
-        return self.runs >= self._budget
+        """Is the budget used up, or is it to end now?"""
+        return self.runs >= self._budget or self._stopped()
 
     async def _try(self, candidate: tuple[Deviation, ...], *, better: bool = False) -> bool:
         """Take the candidate if it still fails and is smaller: as what took place in it, which may be less.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,11 +13,12 @@ import click
 
 from dst import command_line
 from dst.choices import Written
+from dst.cli.progress import counting_on
 from dst.cli.replay import find_source, schedule_story
 from dst.cli.scope import everywhere, scope, setting
 from dst.cli.single import Story
 from dst.errors import WrongUsage
-from dst.executors.tally import ALL_HELD
+from dst.executors.tally import ALL_HELD, INTERRUPTED
 from dst.explain import cause_of
 from dst.findings import describe, schedule_of
 from dst.home import write
@@ -37,7 +41,8 @@ from reports.summary import failure, line
 def shrink(target: str, output: str | None, budget: int, scenario: str | None, **values: Any) -> int:
     """Shrink a failing schedule, kept under an ID or in a FILE, while it fails alike.
 
-    The result is kept in .dst under its ID. Exit code 0 if it is as small as it gets, 2 if the schedule does not fail.
+    The result is kept in .dst under its ID; after Ctrl-C it is the best so far. Exit code 0 if it is as small as it
+    gets, 2 if the schedule does not fail.
 
     \b
     Examples:
@@ -52,7 +57,19 @@ def shrink(target: str, output: str | None, budget: int, scenario: str | None, *
     steps = cast("int | None", around.settings.get("max-steps")) or Limits().steps
     before = len(source.schedule.deviations)
 
-    found = host(lambda h: _shrink(h, story, budget), Limits(steps=steps))
+    asked: list[int] = []
+
+    def stop(number: int, _: object) -> None:
+        asked.append(number)
+        signal.signal(signal.SIGINT, earlier)  # once more means now
+
+    earlier = signal.signal(signal.SIGINT, stop)
+    try:
+        with counting_on(sys.stderr, budget, around) as told:
+            found = host(lambda h: _shrink(h, story, budget, told, lambda: bool(asked)), Limits(steps=steps))
+    finally:
+        signal.signal(signal.SIGINT, earlier)
+    code = INTERRUPTED if asked else ALL_HELD
     if found is None:
         raise WrongUsage(f"{target} does not fail: there is nothing to shrink (see `{again}`)")
     kept = attrs.evolve(found, replay=command_line.replay_id(found.id, scenario, around.home_flag))
@@ -61,14 +78,16 @@ def shrink(target: str, output: str | None, budget: int, scenario: str | None, *
     if output is not None:
         write(Path(output), schedule.to_text())
     if around.json:
-        around.answer({**to_json(kept), "deviations_before": before, "output": output, "exit_code": ALL_HELD})
-        return ALL_HELD
+        around.answer({**to_json(kept), "deviations_before": before, "output": output, "exit_code": code})
+        return code
     written = f", written to {output}" if output else ""
     around.show([line(f"from {before} to {len(kept.deviations)} deviations{written}"), line(""), *failure(kept)])
-    return ALL_HELD
+    return code
 
 
-async def _shrink(simulations: Host, story: Story, budget: int) -> FailureRecord | None:
+async def _shrink(
+    simulations: Host, story: Story, budget: int, told: Callable[[int], None], stopped: Callable[[], bool]
+) -> FailureRecord | None:
     """Return the shrunk failure, None if the schedule does not fail."""
     transparency = Transparency(simulations)
     result, violation = await run_one(simulations, transparency, story.scenario, cast(Written, story.choices()))
@@ -85,6 +104,8 @@ async def _shrink(simulations: Host, story: Story, budget: int) -> FailureRecord
         seed=story.seed or 0,
         mutant=story.mutant,
         budget=budget,
+        progress=lambda runs, _: told(runs),
+        stopped=stopped,
     )
     final = await simulations.run(story.scenario, Written(found.schedule.deviations))
     return describe(

@@ -236,3 +236,14 @@ def test_these_are_found_by_these_passes_alone(monkeypatch, gone):
     }[gone]
     shrunk, _ = run_seen(start, doing(f"{start.do} b#1", other), life("a", "b"))
     assert (start,) == shrunk.deviations
+
+
+def test_once_stopped_the_best_so_far_is_returned():
+    runs: list[int] = []
+
+    async def fails(deviations: tuple[Deviation, ...]) -> tuple[Deviation, ...] | None:
+        runs.append(len(deviations))
+        return deviations if "a#1" in names(deviations) else None
+
+    shrunk = asyncio.run(shrink([deviation(t) for t in "abcdefgh"], fails, stopped=lambda: len(runs) >= 2))
+    assert (2, 4, False) == (shrunk.runs, len(shrunk.deviations), shrunk.minimal)
