@@ -196,3 +196,30 @@ class Written:
     def missed(self) -> tuple[Deviation, ...]:
         """The deviations that have not found their point so far."""
         return (*self._left.values(), *self._after.values())
+
+
+class Resumed:
+    """A written beginning, and from its last deviation on the choices of another."""
+
+    def __init__(self, beginning: Sequence[Deviation], end: Choices) -> None:
+        self._written = Written(beginning)
+        self._end = end
+        self._held: set[str] = set()
+        self.at_calls = self._written.at_calls
+
+    def choose(self, site: str, point: str, menu: Menu) -> int:
+        """Return what is written; once all of it has happened, what the other says."""
+        if not self._written.missed:
+            return self._end.choose(site, point, menu)
+        index = self._written.choose(site, point, menu)
+        if index:
+            self._held.add(point)
+        return index
+
+    def hold_until(self, point: str) -> str | int:
+        """Return what ends a hold."""
+        return self._written.hold_until(point) if point in self._held else self._end.hold_until(point)
+
+    def after_hold(self, point: str, menu: Menu) -> int:
+        """Return what is written for this point beside the hold."""
+        return self._written.after_hold(point, menu)

@@ -11,7 +11,7 @@ from dst.reading import moment
 from dst.records import DeviationRecord, FailureRecord
 from dst.run import RunResult
 from dst.scenario import Scenario
-from dst.schedule import Deviation, Schedule
+from dst.schedule import Deviation, Schedule, Versions
 from dst.sentences import sentences
 from dst.signature import Signature
 from dst.verdict import Violation
@@ -70,12 +70,12 @@ def remembered(found: FailureRecord, known: FailureRecord | None) -> FailureReco
     )
 
 
-def schedule_of(failure: FailureRecord, version: str) -> Schedule:
+def schedule_of(failure: FailureRecord, versions: Versions = ()) -> Schedule:
     """Return the schedule file's content for a recorded failure."""
     return Schedule(
         scenario=failure.scenario,
         mutant=failure.mutant,
         seed=failure.seed,
         deviations=tuple(Deviation(at=d.at, do=d.do, until=d.until) for d in failure.deviations),
-        versions=(("scenario", version),),
+        versions=versions,
     )

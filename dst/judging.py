@@ -21,6 +21,7 @@ from dst.strategies.strategy import Terms
 from dst.transparency import NAME as TRANSPARENT
 from dst.transparency import Transparency
 from dst.verdict import Verdict, Violation
+from dst.versions import versions_of
 
 SHORT = 3
 """A shrunk schedule of more deviations than this makes it worth while to look for another."""
@@ -168,7 +169,7 @@ async def investigate(
             mutant=mutant,
             seed=seed,
             deviations=shrunk.deviations,
-            versions=(("scenario", scenario.version),),
+            versions=versions_of(scenario),
         ),
         found_with=len(result.deviations),
         choices=result.operations,

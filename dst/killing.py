@@ -73,20 +73,16 @@ async def _try(simulations: Host, plan: Attempt) -> tuple[KillRecord, FailureRec
         deviations=None if failure is None else len(failure.deviations),
         minimal=failure is not None and failure.minimal,
         sentences=() if failure is None else failure.sentences,
-        token="" if failure is None else _token(mutant, failure),
+        token="" if failure is None else schedule_of(failure).to_token(),
         true_kernel_holds=None if failure is None else await _holds(simulations, mutant, failure),
     )
     return kill, failure
 
 
-def _token(mutant: Mutant, failure: FailureRecord) -> str:
-    return schedule_of(failure, find_scenario(mutant.scenario).version).to_token()
-
-
 async def _holds(simulations: Host, mutant: Mutant, failure: FailureRecord) -> bool:
     """Does the schedule break nothing on the true kernel?"""
     scenario = find_scenario(mutant.scenario)
-    deviations = schedule_of(failure, scenario.version).deviations
+    deviations = schedule_of(failure).deviations
     _, violation = await run_one(simulations, Transparency(simulations), scenario, Written(deviations))
     return violation is None
 

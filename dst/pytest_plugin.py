@@ -227,11 +227,11 @@ class Dst:
         self.records.append(record)
         return record
 
-    def run(self, scenario: type[Scenario], schedule: Schedule | None = None) -> Run:
+    def run(self, scenario: type[Scenario], schedule: Schedule | None = None, **asked: object) -> Run:
         """Run one schedule, as `dst.testing.run` does."""
         from dst.testing import run
 
-        return run(scenario, schedule)
+        return run(scenario, schedule, **asked)  # type: ignore[arg-type]
 
 
 @pytest.fixture

@@ -1,4 +1,9 @@
-"""One run looked at closely: what it came to, twice, and which of the deviations asked for did not take place."""
+"""One run looked at closely: what it came to, twice, and which of the deviations asked for did not take place.
+
+A schedule is replayed in one of three modes.  *strict*: a deviation that does not find its point is named, and then
+the replay says nothing else.  *lenient*: the run goes on calmly there.  *resume*: likewise, and from the last deviation
+that took place on a strategy goes on.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +23,8 @@ from dst.sentences import happening
 from dst.signature import inconclusive
 from dst.transparency import Transparency
 from dst.verdict import Violation
+
+STRICT, LENIENT, RESUME = MODES = ("strict", "lenient", "resume")
 
 
 class Noting:
@@ -68,6 +75,12 @@ async def look(host: Host, scenario: type[Scenario], choices: Choices, again: Ch
     result, violation = await run_one(host, Transparency(host), scenario, noting)
     second = await host.run(scenario, again)
     return Looked(result=result, violation=violation, why=inconclusive(result), again=second, points=noting.points)
+
+
+def took_place(wanted: Sequence[Deviation], result: RunResult) -> tuple[Deviation, ...]:
+    """Return the deviations of a schedule that found their points in its run: what can be gone on from."""
+    happened = {(deviation.at, deviation.do) for deviation in result.deviations}
+    return tuple(deviation for deviation in wanted if (deviation.at, deviation.do) in happened)
 
 
 def missed(wanted: Sequence[Deviation], looked: Looked) -> list[tuple[Deviation, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import ClassVar
 
 from dst.faults import Fault
@@ -29,6 +29,11 @@ class Scenario(abc.ABC):
     @abc.abstractmethod
     async def drive(self, sim: Simulation) -> None:
         """Do what the outside does: start things, send messages.  Runs in the world, which never crashes."""
+
+    @classmethod
+    def built_on(cls) -> Mapping[str, str]:
+        """Return the versions of what it is built on, by name: schedules say what they were written for."""
+        return {}
 
     @classmethod
     def has_orders(cls, site: str) -> bool:

@@ -56,6 +56,10 @@ class Deviation:
         return f"{self.do} at {self.at}"
 
 
+Versions = tuple[tuple[str, str], ...]
+"""What a schedule was written for: (name, version)."""
+
+
 @attrs.frozen(kw_only=True, repr=False)
 class Schedule:
     """What is shrunk, filed and committed.  `seed` is the one that made it, if one did.
@@ -67,7 +71,7 @@ class Schedule:
     deviations: tuple[Deviation, ...] = ()
     mutant: str | None = None
     seed: int | None = None
-    versions: tuple[tuple[str, str], ...] = ()
+    versions: Versions = ()
 
     def with_deviations(self, deviations: Sequence[Deviation]) -> Schedule:
         """Return this schedule with other deviations; no seed makes it any more."""

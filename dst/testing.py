@@ -25,7 +25,7 @@ from typing import cast
 import attrs
 
 from dst import command_line
-from dst.choices import Written
+from dst.choices import Choices, Resumed, Written
 from dst.config import known_among, texts
 from dst.errors import (
     CheckFailed,
@@ -43,21 +43,22 @@ from dst.executors.inline import run_inline
 from dst.executors.tally import FAILED, NONDETERMINISM, VACUOUS, Tally
 from dst.findings import describe, remembered, schedule_of
 from dst.home import HomeUnusable, read_schedule
-from dst.judging import run_one
+from dst.judging import choices_of, run_one
 from dst.lookup import find_mutant
-from dst.records import CampaignRecord, DivergenceRecord, ExplorationRecord, FailureRecord
-from dst.replaying import Looked, look, missed
+from dst.records import CampaignRecord, DivergenceRecord, ExplorationRecord, FailureRecord, printable
+from dst.replaying import MODES, RESUME, STRICT, Looked, look, missed, took_place
 from dst.run import Host, Limits, RunResult, host
 from dst.scenario import Scenario
 from dst.schedule import Deviation, Schedule, token
 from dst.sentences import sentence
 from dst.signature import inconclusive, signature_of
 from dst.strategies.explore import Exploration, check_orders, explore
-from dst.strategies.portfolio import STRATEGIES
+from dst.strategies.portfolio import DEFAULT, STRATEGIES
 from dst.strategies.view import Bounds
 from dst.surroundings import Surroundings, here
 from dst.transparency import Transparency
 from dst.verdict import Violation
+from dst.versions import changed, said, versions_of
 from reports.exploration import exploration
 from reports.summary import Line, campaign, divergence, failure
 
@@ -95,13 +96,14 @@ def check(
     others: int = Bounds().others,
     all_orders: bool = False,
     mutant: str | None = None,
+    mode: str = STRICT,
 ) -> CampaignRecord | ExplorationRecord:
     """Run a campaign over `scenario`, or with `strategy="explore"` explore every crash schedule of it.
 
-    First the schedules that are kept in `tests/regressions` are replayed, those that are of this scenario.  `seed` is
-    the campaign's: the same as that of `dst fuzz`.  `others` is how many faults besides crashes one explored schedule
-    may have, `all_orders` has it go on from each state in every order.  What is not given is as the session, the test's
-    marker or the project says; `max_time` is in seconds or such as "10m".
+    First the schedules that are kept in `tests/regressions` are replayed, those that are of this scenario, in this
+    `mode` (see `run`).  `seed` is the campaign's: the same as that of `dst fuzz`.  `others` is how many faults besides
+    crashes one explored schedule may have, `all_orders` has it go on from each state in every order.  What is not given
+    is as the session, the test's marker or the project says; `max_time` is in seconds or such as "10m".
 
     Returns the record.  Raises `InvariantFailed`, `Stale`, `Nondeterminism`, `Vacuous`, `Inconclusive`; `WrongUsage`
     for what cannot be asked for; `HarnessBroke` if the scenario or the harness itself is at fault.
@@ -112,10 +114,11 @@ def check(
     known = (*STRATEGIES, EXPLORE)
     how = str(around.value("strategy", strategy) or next(iter(STRATEGIES)))
     known_among("strategy", [how], known)
+    known_among("mode", [mode], MODES)
     limits = Limits(steps=cast("int | None", around.value("max-steps", max_steps)) or Limits().steps)
     seconds = cast("float | None", around.value("max-time", max_time))
     asked = _Asked(around=around, scenario=scenario, tested=tested, mutant=mutant, limits=limits)
-    _replay_kept(asked)
+    _replay_kept(asked, mode, seed or 0)
     if how == EXPLORE:
         bounds = Bounds(others=others, all_orders=all_orders, seconds_max=seconds)
         check_orders(asked.tested, bounds)
@@ -139,21 +142,43 @@ def check(
     )
 
 
-def run(scenario: type[Scenario], schedule: Schedule | None = None, *, max_steps: int | None = None) -> Run:
-    """Run one schedule of `scenario`, by default the calm one.  Raises `WrongUsage` if it is of another scenario."""
+def run(
+    scenario: type[Scenario],
+    schedule: Schedule | None = None,
+    *,
+    max_steps: int | None = None,
+    mode: str = STRICT,
+    seed: int = 0,
+    strategy: str | None = None,
+) -> Run:
+    """Run one schedule of `scenario`, by default the calm one.  Raises `WrongUsage` if it is of another scenario.
+
+    In the mode "strict" a deviation that does not find its point is an error of `check`.  In the mode "lenient" the run
+    goes on calmly there.  In the mode "resume" it does so too, and from the last deviation that took place on
+    `strategy` goes on, from `seed`; what `check` then files is the schedule of all that took place.
+    """
     wanted = schedule or Schedule(scenario=scenario.name)
     if wanted.scenario != scenario.name:
         raise WrongUsage(f"a schedule of {wanted.scenario!r} cannot be run on {scenario.name!r}: give it its own")
     around = here()
+    known_among("mode", [mode], MODES)
+    how = str(around.value("strategy", strategy) or DEFAULT)
+    if mode == RESUME:
+        known_among("strategy", [how], STRATEGIES)
     tested = find_mutant(wanted.mutant).apply(scenario) if wanted.mutant else scenario
     limits = Limits(steps=cast("int | None", around.value("max-steps", max_steps)) or Limits().steps)
     asked = _Asked(around=around, scenario=scenario, tested=tested, mutant=wanted.mutant, limits=limits)
 
     async def body(simulations: Host) -> tuple[RunResult, Violation | None]:
-        return await run_one(simulations, Transparency(simulations), tested, Written(wanted.deviations))
+        choices: Choices = Written(wanted.deviations)
+        if mode == RESUME:
+            first = await simulations.run(tested, choices, judged=False)
+            choices = Resumed(took_place(wanted.deviations, first), choices_of(tested, seed, strategy=how))
+        return await run_one(simulations, Transparency(simulations), tested, choices)
 
     result, violation = host(body, limits, brief=True)
-    return Run(asked=asked, schedule=wanted, result=result, violation=violation)
+    ran = wanted if mode == STRICT else wanted.with_deviations(result.deviations)
+    return Run(asked=asked, schedule=wanted, ran=ran, result=result, violation=violation)
 
 
 @attrs.frozen(kw_only=True)
@@ -173,7 +198,7 @@ class _Asked:
         line = self.around.replay(found.id, self.scenario)
         kept = attrs.evolve(found, replay=line or self.again(_schedule(found)))
         try:
-            self.around.home.file(kept, schedule_of(kept, self.tested.version))
+            self.around.home.file(kept, schedule_of(kept, versions_of(self.tested)))
         except HomeUnusable:
             return attrs.evolve(found, replay=self.again(_schedule(found)))
         return kept
@@ -214,10 +239,11 @@ def failed_as(signature: str) -> type[InvariantFailed]:
 
 @attrs.frozen(kw_only=True)
 class Run:
-    """One run of a schedule, and what is wrong with it."""
+    """One run of a schedule, and what is wrong with it.  `schedule` is what was asked for, `ran` what is judged."""
 
     _asked: _Asked
     schedule: Schedule
+    ran: Schedule  # in a mode that goes on, all that took place
     result: RunResult
     violation: Violation | None
 
@@ -228,8 +254,16 @@ class Run:
         `Inconclusive`.
         """
         __tracebackhide__ = True
-        _judge(self._asked, self.schedule, self.result, self.violation)
+        _judge(self._asked, self.ran, self.result, self.violation)
         return self.result
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """The deviations of the schedule that did not take place as written, each as a sentence with the reason."""
+        if set(self.schedule.deviations) <= set(self.result.deviations):
+            return ()
+        lost = missed(self.schedule.deviations, _look(self._asked, self.schedule))
+        return tuple(f"{sentence(deviation)}: {why}" for deviation, why in lost)
 
 
 def _judge(
@@ -242,7 +276,7 @@ def _judge(
         return
     looked = _look(asked, schedule)
     if lost := missed(schedule.deviations, looked):
-        raise Stale("\n".join([*_stale(schedule, lost, file), f"Reproduce:  {_line(asked, schedule, file)}"]))
+        raise Stale("\n".join([*_stale(asked, schedule, lost, file), f"Reproduce:  {_line(asked, schedule, file)}"]))
     if not looked.same or looked.result.digest != result.digest:
         raise Nondeterminism(
             f"NONDETERMINISM  {result.scenario}: the same schedule, run again, gives another trace; see `dst doctor`\n"
@@ -275,10 +309,12 @@ def _line(asked: _Asked, schedule: Schedule, file: Path | None) -> str:
     return line or asked.again(schedule)
 
 
-def _stale(schedule: Schedule, lost: Sequence[tuple[Deviation, str]], file: Path | None) -> list[str]:
+def _stale(asked: _Asked, schedule: Schedule, lost: Sequence[tuple[Deviation, str]], file: Path | None) -> list[str]:
     what = repr(schedule) if file is None else str(file)
     head = f"STALE  {what}: the code has changed since it was written, so that it says nothing"
-    return [head, *(f"  - {sentence(deviation)}: {why}" for deviation, why in lost)]
+    versions = printable(said(changed(schedule.versions, asked.scenario)))
+    rows = [f"  - {sentence(deviation)}: {why}" for deviation, why in lost]
+    return [head, *([f"  {versions}"] if versions else []), *rows]
 
 
 def _described(asked: _Asked, schedule: Schedule, result: RunResult, violation: Violation) -> FailureRecord:
@@ -298,20 +334,20 @@ def _described(asked: _Asked, schedule: Schedule, result: RunResult, violation: 
 
 
 def _schedule(found: FailureRecord) -> Schedule:
-    return attrs.evolve(schedule_of(found, ""), seed=None, versions=())
+    return attrs.evolve(schedule_of(found), seed=None)
 
 
 # ---- schedules that are kept -----------------------------------------------------------------------------------------
 
 
-def _replay_kept(asked: _Asked) -> None:
+def _replay_kept(asked: _Asked, mode: str, seed: int) -> None:
     """Replay the schedules of this scenario that are kept for good.  Raises as `check`, and `BadSchedule`."""
     __tracebackhide__ = True
     for file in sorted(asked.around.regressions.glob("*.json")):
         schedule = read_schedule(file)
         if (schedule.scenario, schedule.mutant) == (asked.scenario.name, asked.mutant):
-            done = run(asked.scenario, schedule, max_steps=asked.limits.steps)
-            _judge(asked, schedule, done.result, done.violation, _relative(file))
+            done = run(asked.scenario, schedule, max_steps=asked.limits.steps, mode=mode, seed=seed)
+            _judge(asked, done.ran, done.result, done.violation, _relative(file) if mode == STRICT else None)
 
 
 def _relative(file: Path) -> Path:

@@ -27,6 +27,7 @@ from dst.run import Host, Limits, host
 from dst.scenario import Scenario
 from dst.strategies.explore import Exploration, check_orders, explore
 from dst.strategies.view import Bounds
+from dst.versions import versions_of
 from reports.exploration import exploration
 
 if TYPE_CHECKING:
@@ -209,7 +210,7 @@ class _Explore:
         own = None if found.scenario in self._around.known.scenarios else self._reference
         kept = attrs.evolve(found, replay=command_line.replay_id(found.id, own, self._around.home_flag))
         try:
-            self._around.home.file(kept, schedule_of(kept, self._scenario.version))
+            self._around.home.file(kept, schedule_of(kept, versions_of(self._scenario)))
         except HomeUnusable as error:
             self._trouble = str(error)
             return found

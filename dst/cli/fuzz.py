@@ -33,6 +33,7 @@ from dst.records import CampaignRecord, DivergenceRecord, FailureRecord, to_json
 from dst.run import Limits
 from dst.strategies import guided
 from dst.strategies.portfolio import DEFAULT, STRATEGIES
+from dst.versions import versions_of
 from reports.summary import campaign
 
 _SCHEDULES = 2_000
@@ -150,13 +151,12 @@ class _Fuzz:
         self._open_end = plan.seeds is None and plan.schedules == OPEN_END
         scenarios = [around.known.find(reference)[1] for reference in plan.scenarios]
         self._references = {s.name: r for s, r in zip(scenarios, plan.scenarios, strict=True)}
-        self._versions = {s.name: s.version for s in scenarios}
         self._recorder = Recorder(
             around.home,
             name="-".join(s.name for s in scenarios),
             last_seed=str(plan.seed) if plan.seeds is None else f"{plan.seeds[0]}:{plan.seeds[1]}",
             runs="ndjson" in texts(around.settings.get("report")),
-            versions=self._versions,
+            versions={s.name: versions_of(s) for s in scenarios},
             by_run=self._by_run,
             by_id=self._by_id,
         )
@@ -166,8 +166,7 @@ class _Fuzz:
         return attrs.evolve(found, replay=self._again(found.scenario, found.seed, found.token))
 
     def _by_run(self, failure: FailureRecord) -> str:
-        version = self._versions[failure.scenario]
-        return self._again(failure.scenario, failure.seed, schedule_of(failure, version).to_token())
+        return self._again(failure.scenario, failure.seed, schedule_of(failure).to_token())
 
     def _again(self, scenario: str, seed: int | None, token: str) -> str:
         """Return the command for one run, by its seed or, if none makes it, by its schedule."""

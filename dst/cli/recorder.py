@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TextIO
 
 import attrs
@@ -16,6 +16,7 @@ from dst.executors.tally import Tally
 from dst.findings import schedule_of
 from dst.home import CampaignFolder, Home, HomeUnusable
 from dst.records import CampaignRecord, FailureRecord, to_line
+from dst.schedule import Versions
 from dst.strategies.strategy import Deviations
 
 _EVERY_SECONDS = 1.0
@@ -31,7 +32,7 @@ class Recorder:
         name: str,
         last_seed: str,
         runs: bool,
-        versions: dict[str, str],
+        versions: Mapping[str, Versions],
         by_run: Callable[[FailureRecord], str],
         by_id: Callable[[FailureRecord], str],
     ) -> None:

@@ -11,20 +11,22 @@ import attrs
 import click
 
 from dst import command_line
-from dst.choices import Written
+from dst.choices import Resumed, Written
 from dst.cli.run import read_seed
 from dst.cli.scope import Scope, everywhere, scope, setting
 from dst.cli.single import Story, as_json, build, chosen_faults, chosen_strategy, exit_code, failure_of, lines, look_at
+from dst.config import texts
 from dst.errors import WrongUsage, unknown
 from dst.executors.tally import ALL_HELD, WRONG_USAGE
 from dst.home import read_schedule
 from dst.judging import choices_of
 from dst.records import ID, FailureRecord
-from dst.replaying import Looked, missed
+from dst.replaying import LENIENT, MODES, RESUME, STRICT, Looked, missed, took_place
 from dst.run import Limits
 from dst.schedule import TOKEN, Deviation, Schedule, token
 from dst.sentences import sentence
 from dst.strategies.portfolio import DEFAULT
+from dst.versions import changed, said
 from reports.summary import Line, Style, line
 
 
@@ -40,22 +42,32 @@ class Source:
 
 @click.command(short_help="Run a failure that was found again.")
 @click.argument("target", metavar="ID|FILE|TOKEN|SCENARIO")
-@click.option("--seed", metavar="N", help="Run SCENARIO as this run seed draws it.")
+@click.option("--seed", metavar="N", help="Run SCENARIO as this run seed draws it; with --mode resume: what goes on.")
 @click.option("--scenario", metavar="PKG.MOD:CLASS", help="Your own scenario that the schedule is of.")
 @click.option("--mutant", metavar="NAME", help="With --seed: over this broken kernel.")
-@setting("faults", metavar="A,B", help="With --seed: only these kinds of faults.")
-@setting("fault-rate", metavar="SHARE", help="With --seed: how often a site that is on fires.")
-@setting("strategy", metavar="NAME", help=f"With --seed: the strategy that draws. Default: {DEFAULT}.")
+@setting("faults", metavar="A,B", help="For what is drawn: only these kinds of faults.")
+@setting("fault-rate", metavar="SHARE", help="For what is drawn: how often a site that is on fires.")
+@setting("strategy", metavar="NAME", help=f"The strategy that draws. Default: {DEFAULT}.")
 @setting("max-steps", metavar="N", help=f"Steps after which the run is inconclusive. Default: {Limits().steps}.")
-@click.option("--lenient", is_flag=True, help="Go on calmly where a deviation does not find its point, and say which.")
+@click.option("--mode", type=click.Choice(MODES), help=f"How a schedule is replayed; see above. Default: {STRICT}.")
+@click.option("--lenient", is_flag=True, help="The same as --mode lenient.")
 @everywhere
 def replay(
-    target: str, seed: str | None, scenario: str | None, mutant: str | None, lenient: bool, **values: Any
+    target: str,
+    seed: str | None,
+    scenario: str | None,
+    mutant: str | None,
+    mode: str | None,
+    lenient: bool,
+    **values: Any,
 ) -> int:
     """Replay a failure by its ID, a schedule FILE, a TOKEN (dst:...), or SCENARIO with --seed.
 
     Exit code 1 if the invariant fails, 0 if it holds now (a failure kept in .dst is then dropped), 2 if a deviation of
     the schedule does not find its point any more.
+
+    With --mode strict that is all which is said then. With --mode lenient the run goes on calmly at such a deviation,
+    with --mode resume it does so too, and after the last deviation a strategy draws what else happens, from --seed (0).
 
     \b
     Examples:
@@ -63,13 +75,23 @@ def replay(
       dst replay tests/regressions/lost-emit.json
       dst replay 'dst:parcel;deliver:signature:parcel-1:signature-1#1=late'
       dst replay order_saga --seed 224 --mutant emit-ordinal
+      dst replay K7Q2MD --mode resume --seed 5
     """
     around = scope(values, scenarios=(scenario,) if scenario else ())
-    if seed is not None:
+    chosen = _mode(mode, lenient)
+    if seed is not None and chosen != RESUME:
+        if mode is not None or lenient:
+            raise WrongUsage(f"--mode {chosen} is for schedules: a run of a seed has no point to miss")
         return _replay_seed(around, target, seed, mutant)
     if mutant is not None:
-        raise WrongUsage("--mutant goes with --seed: a schedule file names its mutant itself")
-    return _Replay(around, find_source(around, target), target, scenario, lenient).run()
+        raise WrongUsage("--mutant goes with SCENARIO and --seed: a schedule names its mutant itself")
+    return _Replay(around, find_source(around, target), target, scenario, chosen, read_seed(seed) or 0).run()
+
+
+def _mode(mode: str | None, lenient: bool) -> str:
+    if lenient and mode not in (None, LENIENT):
+        raise WrongUsage(f"--lenient is --mode lenient: it does not go with --mode {mode}")
+    return LENIENT if lenient else mode or STRICT
 
 
 def find_source(around: Scope, target: str) -> Source:
@@ -146,19 +168,50 @@ def _replay_seed(around: Scope, name: str, seed: str, mutant: str | None) -> int
 class _Replay:
     """One replay of a schedule."""
 
-    def __init__(self, around: Scope, source: Source, target: str, scenario: str | None, lenient: bool) -> None:
+    def __init__(self, around: Scope, source: Source, target: str, scenario: str | None, mode: str, seed: int) -> None:
         self._around = around
         self._source = source
-        self._lenient = lenient
-        command = command_line.replay_id(target, scenario, around.home_flag)
-        self._story = schedule_story(around, source, f"{command} --lenient" if lenient else command)
+        self._mode = mode
+        self._seed = seed
+        self._command = command_line.replay_id(target, scenario, around.home_flag)
+        self._story = schedule_story(around, source, self._repeat())
+        self._changed = changed(source.schedule.versions, self._story.scenario)
+
+    def _repeat(self) -> str:
+        if self._mode == STRICT:
+            return self._command
+        if self._mode == LENIENT:
+            return f"{self._command} --lenient"
+        return shlex.join([*shlex.split(self._command), "--mode", RESUME, "--seed", str(self._seed), *self._drawn_by()])
+
+    def _drawn_by(self) -> list[str]:
+        faults = texts(self._around.settings.get("faults"))
+        rate, strategy = self._around.settings.get("fault-rate"), chosen_strategy(self._around)
+        return [
+            *(["--faults", ",".join(sorted(faults))] if faults else []),
+            *(["--fault-rate", str(rate)] if rate is not None else []),
+            *(["--strategy", strategy] if strategy != DEFAULT else []),
+        ]
+
+    def _resumed(self, looked: Looked) -> Looked:
+        """Run it again, and have a strategy go on from the last deviation that took place in the run looked at."""
+        scenario, strategy = self._story.scenario, chosen_strategy(self._around)
+        faults, rate = chosen_faults(self._around, scenario)
+        beginning = took_place(self._source.schedule.deviations, looked.result)
+
+        def choices() -> Resumed:
+            return Resumed(beginning, choices_of(scenario, self._seed, faults, rate, strategy))
+
+        return look_at(self._around, attrs.evolve(self._story, seed=None, choices=choices))
 
     def run(self) -> int:
         """Run it, say what it came to, return the exit code."""
         looked = look_at(self._around, self._story)
         lost = missed(self._source.schedule.deviations, looked)
-        code = exit_code(looked) if self._lenient or not lost else WRONG_USAGE
-        healed = code == ALL_HELD and not lost
+        if self._mode == RESUME:
+            looked = self._resumed(looked)
+        code = WRONG_USAGE if self._mode == STRICT and lost else exit_code(looked)
+        healed = code == ALL_HELD and not lost and self._mode != RESUME
         if self._around.json:
             self._around.answer(self._answer(looked, lost, code, healed))
         else:
@@ -172,7 +225,9 @@ class _Replay:
             **as_json(self._story, looked),
             "id": self._source.id or None,
             "missed": [{"at": d.at, "do": d.do, "until": d.until, "why": why} for d, why in lost],
-            "strict": not self._lenient,
+            "mode": self._mode,
+            "strict": self._mode == STRICT,
+            "versions_changed": {name: {"written": was, "here": now} for name, was, now in self._changed},
             "healed": healed,
             "recorded_digest": self._source.recorded.digest if self._source.recorded else None,
             "replay": self._story.command,
@@ -181,6 +236,8 @@ class _Replay:
 
     def _lines(self, looked: Looked, lost: list[tuple[Deviation, str]], code: int, healed: bool) -> Iterator[Line]:
         schedule, name = self._source.schedule, self._source.id or str(self._source.path or "the token")
+        if self._changed:
+            yield line(said(self._changed), Style.DOUBT)
         if lost:
             count = f"{len(lost)} of {len(schedule.deviations)}"
             yield line(f"{count} deviations of the schedule did not take place:", Style.DOUBT)
@@ -191,20 +248,19 @@ class _Replay:
             yield line(f"STALE  {name}: the code has changed since it was written, so that it says nothing", Style.BAD)
             yield line(f"Go on calmly there:  {self._story.command} --lenient", Style.HEAD)
             return
-        yield from self._versions(schedule)
+        if self._mode == RESUME:
+            drawn = len(looked.result.deviations) - len(took_place(schedule.deviations, looked.result))
+            who = f"{chosen_strategy(self._around)} went on, from seed {self._seed}"
+            yield line(f"after the schedule's last deviation {who}: {drawn} more deviations")
         yield from lines(self._story, looked)
         yield from self._compared(looked)
         if healed:
             dropped = f"; {name} is dropped from {self._around.home.path}/failures" if self._source.id else ""
             yield line(f"{name} does not fail any more{dropped}", Style.GOOD)
-        elif code == ALL_HELD:
+        elif code == ALL_HELD and lost:
             yield line(f"{name} does not fail any more, without what did not take place", Style.DOUBT)
-
-    def _versions(self, schedule: Schedule) -> Iterator[Line]:
-        written = dict(schedule.versions).get("scenario", "")
-        if written and written != self._story.scenario.version:
-            now = self._story.scenario.version
-            yield line(f"written for version {written} of the scenario, this is {now}", Style.DOUBT)
+        elif code == ALL_HELD:
+            yield line(f"{name} does not fail when it goes on like this", Style.DOUBT)
 
     def _compared(self, looked: Looked) -> Iterator[Line]:
         """Yield how this run differs from what was recorded, if it does."""

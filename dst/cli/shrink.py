@@ -28,6 +28,7 @@ from dst.run import Host, Limits, host
 from dst.shrink import BUDGET
 from dst.signature import signature_of
 from dst.transparency import Transparency
+from dst.versions import versions_of
 from reports.summary import failure, line
 
 
@@ -73,7 +74,7 @@ def shrink(target: str, output: str | None, budget: int, scenario: str | None, *
     if found is None:
         raise WrongUsage(f"{target} does not fail: there is nothing to shrink (see `{again}`)")
     kept = attrs.evolve(found, replay=command_line.replay_id(found.id, scenario, around.home_flag))
-    schedule = schedule_of(kept, story.scenario.version)
+    schedule = schedule_of(kept, versions_of(story.scenario))
     around.home.file(kept, schedule)
     if output is not None:
         write(Path(output), schedule.to_text())

@@ -34,7 +34,7 @@ from dst.trace import Record
 from kernel.content import with_content
 from kernel.definitions import Effect, Flow
 from kernel.errors import CorruptLog
-from kernel.events import CANCEL_REQUESTED, KERNEL_TYPES, Envelope
+from kernel.events import CANCEL_REQUESTED, EVENT_SCHEMA_VERSION, KERNEL_ABI_VERSION, KERNEL_TYPES, Envelope
 from kernel.fold import FoldPass
 from kernel.journal import Observer
 from kernel.jsonform import Json, encode
@@ -361,6 +361,11 @@ class DurableScenario(Operations, Scenario):
         snapshot, row = self.db.snapshots.get(execution_id), self.db.rows[execution_id]
         position = -1 if snapshot is None else snapshot.sequence
         return phase(row.status, row.head - position, self.snapshot_every)
+
+    @classmethod
+    def built_on(cls) -> Mapping[str, str]:
+        """The kernel, and the schema of its events."""
+        return {"kernel": KERNEL_ABI_VERSION, "schema": EVENT_SCHEMA_VERSION}
 
     @classmethod
     def has_orders(cls, site: str) -> bool:

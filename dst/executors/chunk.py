@@ -130,7 +130,6 @@ class ChunkRunner:
             scenario=scenario.name,
             mutant=self._assignment.mutant,
             deviations=deviations,
-            versions=(("scenario", scenario.version),),
         ).to_token()
 
     def _diverged(

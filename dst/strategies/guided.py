@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from itertools import pairwise
 
-from dst.choices import Choices, Random, Written
-from dst.faults import Menu
+from dst.choices import Choices, Random, Resumed
 from dst.prng import SplitMix64, derive
 from dst.run import RunResult
 from dst.strategies.strategy import Deviations, Proposal, Strategy, Terms
@@ -20,28 +19,6 @@ NAME = "guided"
 _STREAM = 5
 _FRESH_ONE_IN = 4  # runs that start from nothing
 _RECENT = 16  # schedules among which the next one is drawn half of the time: the frontier
-
-
-class _GoingOn:
-    """A written beginning, and after its last deviation a drawn end."""
-
-    def __init__(self, beginning: Deviations, end: Choices) -> None:
-        self._written = Written(beginning)
-        self._end = end
-        self._held: set[str] = set()
-
-    def choose(self, site: str, point: str, menu: Menu) -> int:
-        """Return what is written; once all of it has happened, what is drawn."""
-        if not self._written.missed:
-            return self._end.choose(site, point, menu)
-        index = self._written.choose(site, point, menu)
-        if index:
-            self._held.add(point)
-        return index
-
-    def hold_until(self, point: str) -> str | int:
-        """Return what ends a hold."""
-        return self._written.hold_until(point) if point in self._held else self._end.hold_until(point)
 
 
 class Guided(Strategy):
@@ -59,7 +36,7 @@ class Guided(Strategy):
             return Proposal(strategy=NAME, choices=lambda: self._drawn(seed))
         pool = self._kept[-_RECENT:] if draws.chance(2) else self._kept
         beginning = _changed(pool[draws.below(len(pool))], draws)
-        return Proposal(strategy=NAME, choices=lambda: _GoingOn(beginning, self._drawn(seed)), seeded=False)
+        return Proposal(strategy=NAME, choices=lambda: Resumed(beginning, self._drawn(seed)), seeded=False)
 
     def _drawn(self, seed: int) -> Choices:
         return Random(seed, self.terms.faults, self.terms.rate)

@@ -25,6 +25,7 @@ from dst.scenario import Scenario
 from dst.schedule import parse
 from dst.signature import signature_of, violation_of
 from dst.transparency import Transparency
+from dst.versions import versions_of
 from scenarios import catalogue
 from scenarios.catalogue import SCENARIOS
 from scenarios.mutants import MUTANTS
@@ -340,7 +341,7 @@ def test_a_failure_is_one_deviation_long_and_replays():
     for failure in campaign(scenario(invariants=ALL_WET), schedules=300, failures_max=99).failures:
         assert (1, True, True) == (len(failure.deviations), failure.minimal, failure.replays)
         assert failure.deviations[0].at.endswith("#1")
-        schedule = schedule_of(failure, Walk.version)
+        schedule = schedule_of(failure, versions_of(Walk))
         assert schedule == parse(schedule.to_text(), "x")
 
 
@@ -386,7 +387,7 @@ def test_the_seed_of_a_failure_reproduces_it_in_one_run_of_its_own():
 def test_so_does_its_shrunk_schedule_from_its_text():
     report, broken = _mutated("emit-ordinal")
     (failure,) = report.failures
-    schedule = parse(schedule_of(failure, broken.version).to_text(), "x")
+    schedule = parse(schedule_of(failure, versions_of(broken)).to_text(), "x")
     result = host(lambda h: h.run(broken, Written(schedule.deviations)))
     assert failure.digest == result.digest
     found = violation_of(result)

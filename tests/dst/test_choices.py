@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from dst.choices import IDLE, Calm, Choices, Random, Written
+from dst.choices import IDLE, Calm, Choices, Random, Resumed, Written
 from dst.faults import CRASH_AFTER, CRASH_BEFORE, GO, HOLDING, Fault, menu
 from dst.schedule import Deviation
 
@@ -157,3 +157,23 @@ def test_what_cannot_be_done_at_its_point_is_missed_and_harms_nothing():
 def test_written_does_a_thing_once():
     choices = Written((CRASH,))
     assert [1, 0] == [choices.choose("a", "a#2", MENU) for _ in range(2)]
+
+
+# ---- resumed ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_resumes_is_asked_from_the_last_deviation_on():
+    choices = Resumed((Deviation(at="b#1", do="crash-after"),), Random(23, (WEATHER,), rate=1))
+    done = [MENU.names[choices.choose(site, f"{site}#1", MENU)] for site in "abcd"]
+    assert ["go", "crash-after", "rain", "rain"] == done
+
+
+def test_what_resumes_calmly_is_what_is_written():
+    held = Deviation(at="a#1", do="hold", until="b#1")
+    choices = Resumed((held, Deviation(at="a#1", do="crash-before")), Calm())
+    assert MENU.index("hold") == choices.choose("a", "a#1", MENU)
+    assert "b#1" == choices.hold_until("a#1")
+    assert MENU.index("crash-before") == choices.after_hold("a#1", MENU)
+    assert 0 == choices.choose("b", "b#1", MENU)
+    assert IDLE == choices.hold_until("b#1"), "a hold of whoever goes on is theirs"
+    assert Resumed((attrs.evolve(held, at="call:a#1"),), Calm()).at_calls

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,73 @@ def test_a_deviation_that_finds_no_point_is_named(command, tmp_path: Path, devia
     assert why in lenient.out
 
 
+GONE = ("append:box-1:WRITTEN:item 7#1", "crash-after")
+
+
+def test_the_modes_of_a_replay(command, tmp_path: Path) -> None:
+    path = write_schedule(tmp_path / "x.json", ("append:box-1:WRITTEN:item 0#1", "crash-before"), GONE)
+
+    def answer(*words: str) -> dict:
+        return json.loads(command.call("replay", path, "--scenario", FORGETFUL, "--json", *words).out)
+
+    strict, lenient = answer("--mode", "strict"), answer("--mode", "lenient")
+    assert {"mode": "strict", "exit_code": 2, "strict": True}.items() <= strict.items() == answer().items()
+    assert {"mode": "lenient", "exit_code": 0, "strict": False}.items() <= lenient.items()
+    assert lenient == answer("--lenient")
+    assert [GONE[0]] == [missed["at"] for missed in lenient["missed"]] == [missed["at"] for missed in strict["missed"]]
+
+
+def test_a_resumed_replay_goes_on_under_a_strategy_and_is_repeated_by_its_line(command, tmp_path: Path) -> None:
+    written = ("append:box-1:WRITTEN:item 0#1", "crash-before")
+    path = write_schedule(tmp_path / "x.json", written, GONE)
+    words = ["replay", path, "--scenario", FORGETFUL, "--mode", "resume", "--strategy", "random"]
+    runs = {seed: json.loads(command.call(*words, "--seed", seed, "--json").out) for seed in "0123456789"}
+
+    for run in runs.values():
+        assert written == (run["deviations"][0]["at"], run["deviations"][0]["do"])
+        assert [GONE[0]] == [missed["at"] for missed in run["missed"]]
+    assert 3 < len({run["digest"] for run in runs.values()})
+    assert runs["0"]["digest"] == json.loads(command.call(*words, "--json").out)["digest"]
+    assert {0, 1} == {run["exit_code"] for run in runs.values()}, "what comes after it may fail, or not"
+
+    failing = next(run for run in runs.values() if run["exit_code"] == 1)
+    again = command.call(*shlex.split(failing["replay"])[1:])
+    assert 1 == again.code
+    assert "after the schedule's last deviation random went on, from seed" in again.out
+    assert failing["replay"] in again.out
+
+
+def test_a_kept_failure_is_not_dropped_by_a_run_that_went_on_otherwise(command, failed: str) -> None:
+    path = command.home / "failures" / failed / "schedule.json"
+    path.write_text(path.read_text().replace('"forgetful"', '"steady"'))
+    done = command.call("replay", failed, "--scenario", STEADY, "--mode", "resume")
+    assert (0, [failed]) == (done.code, command.kept())
+    assert f"{failed} does not fail when it goes on like this" in done.out
+
+
+def test_a_schedule_says_what_it_was_written_for_and_what_has_changed_is_told(command, failed: str) -> None:
+    path = command.home / "failures" / failed / "schedule.json"
+    assert command.call("replay", failed, "--scenario", FORGETFUL).out.count("written for") == 0
+
+    schedule = json.loads(path.read_text())
+    assert {"scenario": "1"}.items() <= schedule["versions"].items()
+    code = schedule["versions"]["scenario code"]
+    schedule["versions"] |= {"scenario code": "0123456789", "scenario": "0", "kernel": "0.9.0"}
+    schedule["deviations"].append({"at": GONE[0], "do": GONE[1]})
+    path.write_text(json.dumps(schedule))
+
+    strict = command.call("replay", failed, "--scenario", FORGETFUL)
+    changes = f"scenario 0 (here 1), scenario code 0123456789 (here {code}), kernel 0.9.0 (here unknown)"
+    assert f"written for {changes}" in strict.out
+    assert "STALE" in strict.out
+    lenient = json.loads(command.call("replay", failed, "--scenario", FORGETFUL, "--lenient", "--json").out)
+    assert {
+        "scenario": {"written": "0", "here": "1"},
+        "scenario code": {"written": "0123456789", "here": code},
+        "kernel": {"written": "0.9.0", "here": "unknown"},
+    } == lenient["versions_changed"]
+
+
 def test_a_mutant_is_in_the_schedule(command) -> None:
     done = command.call("fuzz", "--mutant", "live-value-not-decoded", "--seed", "1", "--json")
     failure = json.loads(done.out)["failures"][0]
@@ -211,6 +279,12 @@ REFUSALS = [
     (["fuzz", "dst.scenario:Scenario"], "no scenario class in dst.scenario 'Scenario'"),
     (["fuzz", "dst.durable.scenario:DurableScenario"], "lacks `name`, `story`, `invariants`, `drive`"),
     (["fuzz", "order_saga", "scenarios.order_saga:OrderSaga"], "two scenarios are called 'order_saga'"),
+    (["replay", "order_saga", "--seed", "1", "--lenient"], "--mode lenient is for schedules"),
+    (["replay", "AAAAAA", "--mode", "resume", "--lenient"], "--lenient is --mode lenient: it does not go with"),
+    (["replay", "AAAAAA", "--mode", "resume", "--mutant", "emit-ordinal"], "a schedule names its mutant itself"),
+    (["replay", "dst:order_saga", "--mode", "resume", "--seed", "x"], "--seed: wanted a whole number"),
+    (["replay", "dst:order_saga", "--mode", "resume", "--strategy", "randm"], "did you mean 'random'"),
+    (["replay", "dst:order_saga", "--mode", "sloppy"], "'sloppy' is not one of 'strict', 'lenient', 'resume'"),
     (["replay", "missing.json"], "no id, file or scenario 'missing.json'"),
     (["replay", "\x1b[31m"], "no id, file or scenario '\\x1b[31m'"),
 ]

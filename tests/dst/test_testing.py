@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from pathlib import Path
 
 import pytest
 import trio
@@ -171,6 +172,50 @@ def test_a_deviation_that_finds_no_point_is_stale(outside: CommandLine) -> None:
     with pytest.raises(Stale, match="the run never came to this point; the nearest is") as failed:
         run(toys()["Steady"], gone).check()
     assert 2 == reproduced(outside, failed.value).code
+
+
+def test_a_lenient_run_goes_on_calmly_and_says_what_it_lost(outside: CommandLine) -> None:
+    gone = Deviation(at="append:box-1:WRITTEN:item 9#1", do="crash-after")
+    schedule = Schedule(scenario="steady", deviations=(*CRASH.deviations, gone))
+    done = run(toys()["Steady"], schedule, mode="lenient")
+    assert CRASH.deviations == done.check().deviations == done.ran.deviations
+    (lost,) = done.lost
+    assert "the run never came to this point" in lost
+    assert () == run(toys()["Steady"], schedule.with_deviations(CRASH.deviations)).lost
+
+
+def test_a_resumed_run_fails_with_the_schedule_of_all_that_took_place(outside: CommandLine) -> None:
+    first = Deviation(at="append:box-1:WRITTEN:item 0#1", do="crash-before")
+    gone = Deviation(at="append:box-1:WRITTEN:item 9#1", do="crash-after")
+    schedule = Schedule(scenario="forgetful", deviations=(first, gone))
+    runs = [run(toys()["Forgetful"], schedule, mode="resume", seed=seed, strategy="random") for seed in range(10)]
+    assert all(done.result.deviations[0] == first and len(done.lost) == 1 for done in runs)
+    assert {True, False} == {done.violation is None for done in runs}
+
+    failing = next(done for done in runs if done.violation is not None)
+    with pytest.raises(InvariantFailed) as failed:
+        failing.check()
+    assert len(failed.value.failures[0].deviations) == len(failing.result.deviations) > 1
+    assert 1 == reproduced(outside, failed.value).code
+
+
+def test_an_unknown_mode_is_refused(outside: CommandLine) -> None:
+    with pytest.raises(WrongUsage, match="no mode 'lenent': did you mean 'lenient'"):
+        run(toys()["Steady"], mode="lenent")
+    with pytest.raises(WrongUsage, match="no mode 'lenent': did you mean 'lenient'"):
+        check(toys()["Steady"], mode="lenent")
+
+
+def test_kept_schedules_are_replayed_in_the_mode_that_is_asked_for(outside: CommandLine) -> None:
+    (folder := Path("tests/regressions")).mkdir(parents=True)
+    gone = Deviation(at="append:box-1:WRITTEN:item 9#1", do="crash-after")
+    kept = Schedule(scenario="steady", deviations=(*CRASH.deviations, gone), versions=(("scenario", "0"),))
+    (folder / "kept.json").write_text(kept.to_text())
+    with pytest.raises(Stale, match=r"written for scenario 0 \(here 1\)") as failed:
+        check(toys()["Steady"], schedules=5, seed=1)
+    assert 2 == reproduced(outside, failed.value).code
+    for mode in ("lenient", "resume"):
+        assert "pass" == check(toys()["Steady"], schedules=50, seed=1, mode=mode).verdict
 
 
 def test_a_schedule_of_another_scenario_is_refused(outside: CommandLine) -> None:
