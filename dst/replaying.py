@@ -1,19 +1,24 @@
 """One run looked at closely: what it came to, twice, and which of the deviations asked for did not take place.
 
 A schedule is replayed in one of three modes.  *strict*: a deviation that does not find its point is named, and then
-the replay says nothing else.  *lenient*: the run goes on calmly there.  *resume*: likewise, and from the last deviation
-that took place on a strategy goes on.
+the replay says nothing else.  *lenient*: it is moved to the point that is most like it, if there is one, else the run
+goes on calmly there.  *resume*: likewise, and from the last deviation that took place on a strategy goes on.
+
+Two points are alike if only what is counted in their labels differs: the occurrence, the gates passed before an emit,
+the blocks of branches before one, which of several tasks of one name it is, the incarnation of a worker.  Edits shift
+counts: a gate that is added comes before all emits behind it.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 import attrs
 
-from dst.choices import IDLE, Choices, Ordering
+from dst.choices import IDLE, IDLE_AFTER, Choices, Ordering, Written
 from dst.faults import HOLD, Menu
 from dst.judging import run_one
 from dst.run import Host, RunResult
@@ -75,6 +80,56 @@ async def look(host: Host, scenario: type[Scenario], choices: Choices, again: Ch
     result, violation = await run_one(host, Transparency(host), scenario, noting)
     second = await host.run(scenario, again)
     return Looked(result=result, violation=violation, why=inconclusive(result), again=second, points=noting.points)
+
+
+_COUNTED = re.compile(r"#\d+$|\(\d+\)|(?<=:)\d+(?=/)|(?<=/)\d+(?=\.\d)")
+
+
+def alike(point: str, other: str) -> bool:
+    """Do the labels of two points differ in nothing but in what they count?"""
+    return _COUNTED.sub("", point) == _COUNTED.sub("", other)
+
+
+async def settle(host: Host, scenario: type[Scenario], deviations: Sequence[Deviation]) -> tuple[Deviation, ...]:
+    """Return the deviations, those that do not find their points moved to points that are like them, as far as there
+    are any.  One after the other, earliest first: where one is moved to changes what comes after it.
+    """
+    settled = tuple(deviations)
+    for _ in range(2 * len(settled)):
+        noting = Noting(Written(settled))
+        result = await host.run(scenario, noting, judged=False)
+        moved = _move_first(settled, result, noting.points)
+        if moved == settled:
+            break
+        settled = moved
+    return settled
+
+
+def _move_first(
+    deviations: tuple[Deviation, ...], result: RunResult, points: Mapping[str, Menu]
+) -> tuple[Deviation, ...]:
+    happened = {(deviation.at, deviation.do): deviation for deviation in result.deviations}
+    for i, wanted in enumerate(deviations):
+        done, moved = happened.get((wanted.at, wanted.do)), wanted
+        if done is None:
+            taken = {deviation.at for deviation in result.deviations}
+            free = [p for p, menu in points.items() if p not in taken and menu.index(wanted.do) is not None]
+            moved = attrs.evolve(wanted, at=_nearest(wanted.at, free) or wanted.at)
+        elif wanted.do == HOLD and done.until != wanted.until:
+            after = IDLE_AFTER if wanted.until.startswith(IDLE_AFTER) else ""
+            until = wanted.until.removeprefix(after)
+            if until not in (*points, IDLE):
+                moved = attrs.evolve(wanted, until=after + (_nearest(until, points) or until))
+        if moved != wanted:
+            return (*deviations[:i], moved, *deviations[i + 1 :])
+    return deviations
+
+
+def _nearest(point: str, points: Iterable[str]) -> str | None:
+    """Return the point that is like this one, of the nearest occurrence; of several the first.  None if none is."""
+    occurrence = Deviation(at=point, do="").occurrence
+    found = [other for other in points if alike(point, other)]
+    return min(found, key=lambda other: abs(Deviation(at=other, do="").occurrence - occurrence), default=None)
 
 
 def took_place(wanted: Sequence[Deviation], result: RunResult) -> tuple[Deviation, ...]:

@@ -46,7 +46,7 @@ from dst.home import HomeUnusable, read_schedule
 from dst.judging import choices_of, run_one
 from dst.lookup import find_mutant
 from dst.records import CampaignRecord, DivergenceRecord, ExplorationRecord, FailureRecord, printable
-from dst.replaying import MODES, RESUME, STRICT, Looked, look, missed, took_place
+from dst.replaying import MODES, RESUME, STRICT, Looked, look, missed, settle, took_place
 from dst.run import Host, Limits, RunResult, host
 from dst.scenario import Scenario
 from dst.schedule import Deviation, Schedule, token
@@ -153,9 +153,10 @@ def run(
 ) -> Run:
     """Run one schedule of `scenario`, by default the calm one.  Raises `WrongUsage` if it is of another scenario.
 
-    In the mode "strict" a deviation that does not find its point is an error of `check`.  In the mode "lenient" the run
-    goes on calmly there.  In the mode "resume" it does so too, and from the last deviation that took place on
-    `strategy` goes on, from `seed`; what `check` then files is the schedule of all that took place.
+    In the mode "strict" a deviation that does not find its point is an error of `check`.  In the mode "lenient" it is
+    done at a point that is like it, if there is one, else the run goes on calmly there.  In the mode "resume" likewise,
+    and from the last deviation that took place on `strategy` goes on, from `seed`; what `check` then files is the
+    schedule of all that took place.
     """
     wanted = schedule or Schedule(scenario=scenario.name)
     if wanted.scenario != scenario.name:
@@ -170,10 +171,13 @@ def run(
     asked = _Asked(around=around, scenario=scenario, tested=tested, mutant=wanted.mutant, limits=limits)
 
     async def body(simulations: Host) -> tuple[RunResult, Violation | None]:
-        choices: Choices = Written(wanted.deviations)
+        deviations = wanted.deviations
+        if mode != STRICT:
+            deviations = await settle(simulations, tested, deviations)
+        choices: Choices = Written(deviations)
         if mode == RESUME:
             first = await simulations.run(tested, choices, judged=False)
-            choices = Resumed(took_place(wanted.deviations, first), choices_of(tested, seed, strategy=how))
+            choices = Resumed(took_place(deviations, first), choices_of(tested, seed, strategy=how))
         return await run_one(simulations, Transparency(simulations), tested, choices)
 
     result, violation = host(body, limits, brief=True)

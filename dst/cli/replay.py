@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,26 @@ from dst import command_line
 from dst.choices import Resumed, Written
 from dst.cli.run import read_seed
 from dst.cli.scope import Scope, everywhere, scope, setting
-from dst.cli.single import Story, as_json, build, chosen_faults, chosen_strategy, exit_code, failure_of, lines, look_at
+from dst.cli.single import (
+    Story,
+    as_json,
+    build,
+    chosen_faults,
+    chosen_strategy,
+    exit_code,
+    failure_of,
+    limits_of,
+    lines,
+    look_at,
+)
 from dst.config import texts
 from dst.errors import WrongUsage, unknown
 from dst.executors.tally import ALL_HELD, WRONG_USAGE
 from dst.home import read_schedule
 from dst.judging import choices_of
 from dst.records import ID, FailureRecord
-from dst.replaying import LENIENT, MODES, RESUME, STRICT, Looked, missed, took_place
-from dst.run import Limits
+from dst.replaying import LENIENT, MODES, RESUME, STRICT, Looked, missed, settle, took_place
+from dst.run import Limits, host
 from dst.schedule import TOKEN, Deviation, Schedule, token
 from dst.sentences import sentence
 from dst.strategies.portfolio import DEFAULT
@@ -66,8 +77,9 @@ def replay(
     Exit code 1 if the invariant fails, 0 if it holds now (a failure kept in .dst is then dropped), 2 if a deviation of
     the schedule does not find its point any more.
 
-    With --mode strict that is all which is said then. With --mode lenient the run goes on calmly at such a deviation,
-    with --mode resume it does so too, and after the last deviation a strategy draws what else happens, from --seed (0).
+    With --mode strict that is all which is said then. With --mode lenient such a deviation is done at a point that is
+    like it but for what is counted in its label, if there is one, else the run goes on calmly there. With --mode resume
+    likewise, and after the last deviation a strategy draws what else happens, from --seed (0).
 
     \b
     Examples:
@@ -165,8 +177,22 @@ def _replay_seed(around: Scope, name: str, seed: str, mutant: str | None) -> int
     return exit_code(looked)
 
 
+Moved = Mapping[Deviation, Deviation]
+"""Where the deviations of a schedule have been moved to."""
+
+
+def _place(deviation: Deviation, moved: Moved) -> dict[str, str] | None:
+    """Return where a deviation has been moved to, None if it has not."""
+    to = moved.get(deviation, deviation)
+    return None if to == deviation else {"at": to.at, "until": to.until}
+
+
+def _until(place: Mapping[str, str]) -> str:
+    return f" until {place['until']}" if place["until"] else ""
+
+
 class _Replay:
-    """One replay of a schedule."""
+    """One replay of a schedule.  Mutable: `_beginning` is what is made of the schedule in a mode that goes on."""
 
     def __init__(self, around: Scope, source: Source, target: str, scenario: str | None, mode: str, seed: int) -> None:
         self._around = around
@@ -176,6 +202,7 @@ class _Replay:
         self._command = command_line.replay_id(target, scenario, around.home_flag)
         self._story = schedule_story(around, source, self._repeat())
         self._changed = changed(source.schedule.versions, self._story.scenario)
+        self._beginning = source.schedule.deviations
 
     def _repeat(self) -> str:
         if self._mode == STRICT:
@@ -193,11 +220,19 @@ class _Replay:
             *(["--strategy", strategy] if strategy != DEFAULT else []),
         ]
 
+    def _settled(self, looked: Looked) -> Looked:
+        """Run it again, with deviations moved that can be."""
+        wanted, scenario = self._source.schedule.deviations, self._story.scenario
+        self._beginning = host(lambda h: settle(h, scenario, wanted), limits_of(self._around))
+        if self._beginning == wanted:
+            return looked
+        return look_at(self._around, attrs.evolve(self._story, choices=lambda: Written(self._beginning)))
+
     def _resumed(self, looked: Looked) -> Looked:
         """Run it again, and have a strategy go on from the last deviation that took place in the run looked at."""
         scenario, strategy = self._story.scenario, chosen_strategy(self._around)
         faults, rate = chosen_faults(self._around, scenario)
-        beginning = took_place(self._source.schedule.deviations, looked.result)
+        beginning = self._beginning = took_place(self._beginning, looked.result)
 
         def choices() -> Resumed:
             return Resumed(beginning, choices_of(scenario, self._seed, faults, rate, strategy))
@@ -208,23 +243,31 @@ class _Replay:
         """Run it, say what it came to, return the exit code."""
         looked = look_at(self._around, self._story)
         lost = missed(self._source.schedule.deviations, looked)
+        moved: Moved = {}
+        if self._mode != STRICT and lost:
+            looked = self._settled(looked)
+            moved = dict(zip(self._source.schedule.deviations, self._beginning, strict=True))
         if self._mode == RESUME:
             looked = self._resumed(looked)
         code = WRONG_USAGE if self._mode == STRICT and lost else exit_code(looked)
         healed = code == ALL_HELD and not lost and self._mode != RESUME
         if self._around.json:
-            self._around.answer(self._answer(looked, lost, code, healed))
+            self._around.answer(self._answer(looked, lost, moved, code, healed))
         else:
-            self._around.show(self._lines(looked, lost, code, healed))
+            self._around.show(self._lines(looked, lost, moved, code, healed))
         if healed and self._source.id:
             self._around.home.heal(self._source.id)
         return code
 
-    def _answer(self, looked: Looked, lost: list[tuple[Deviation, str]], code: int, healed: bool) -> dict[str, object]:
+    def _answer(
+        self, looked: Looked, lost: list[tuple[Deviation, str]], moved: Moved, code: int, healed: bool
+    ) -> dict[str, object]:
         return {
             **as_json(self._story, looked),
             "id": self._source.id or None,
-            "missed": [{"at": d.at, "do": d.do, "until": d.until, "why": why} for d, why in lost],
+            "missed": [
+                {"at": d.at, "do": d.do, "until": d.until, "why": why, "moved_to": _place(d, moved)} for d, why in lost
+            ],
             "mode": self._mode,
             "strict": self._mode == STRICT,
             "versions_changed": {name: {"written": was, "here": now} for name, was, now in self._changed},
@@ -234,7 +277,9 @@ class _Replay:
             "exit_code": code,
         }
 
-    def _lines(self, looked: Looked, lost: list[tuple[Deviation, str]], code: int, healed: bool) -> Iterator[Line]:
+    def _lines(
+        self, looked: Looked, lost: list[tuple[Deviation, str]], moved: Moved, code: int, healed: bool
+    ) -> Iterator[Line]:
         schedule, name = self._source.schedule, self._source.id or str(self._source.path or "the token")
         if self._changed:
             yield line(said(self._changed), Style.DOUBT)
@@ -244,12 +289,14 @@ class _Replay:
             for deviation, why in lost:
                 yield line(f"  - {sentence(deviation)}")
                 yield line(f"    {deviation.do} at {deviation.at}: {why}")
+                if place := _place(deviation, moved):
+                    yield line(f"    done where it is alike: {place['at']}{_until(place)}")
         if code == WRONG_USAGE:
             yield line(f"STALE  {name}: the code has changed since it was written, so that it says nothing", Style.BAD)
             yield line(f"Go on calmly there:  {self._story.command} --lenient", Style.HEAD)
             return
         if self._mode == RESUME:
-            drawn = len(looked.result.deviations) - len(took_place(schedule.deviations, looked.result))
+            drawn = len(looked.result.deviations) - len(self._beginning)
             who = f"{chosen_strategy(self._around)} went on, from seed {self._seed}"
             yield line(f"after the schedule's last deviation {who}: {drawn} more deviations")
         yield from lines(self._story, looked)

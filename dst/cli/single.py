@@ -58,10 +58,14 @@ def chosen_strategy(around: Scope) -> str:
     return strategy
 
 
+def limits_of(around: Scope) -> Limits:
+    """Return the limits of a run as set."""
+    return Limits(steps=cast("int | None", around.settings.get("max-steps")) or Limits().steps)
+
+
 def look_at(around: Scope, story: Story) -> Looked:
     """Run it, twice."""
-    steps = cast("int | None", around.settings.get("max-steps")) or Limits().steps
-    return host(lambda h: look(h, story.scenario, story.choices(), story.choices()), Limits(steps=steps))
+    return host(lambda h: look(h, story.scenario, story.choices(), story.choices()), limits_of(around))
 
 
 def failure_of(story: Story, looked: Looked) -> FailureRecord | None:

@@ -182,6 +182,28 @@ def test_a_resumed_replay_goes_on_under_a_strategy_and_is_repeated_by_its_line(c
     assert failing["replay"] in again.out
 
 
+def test_a_deviation_whose_count_has_shifted_is_moved_unless_the_replay_is_strict(command, tmp_path: Path) -> None:
+    path = write_schedule(tmp_path / "x.json", ("append:box-1:WRITTEN:item 0#3", "crash-after"))
+    words = ["replay", path, "--scenario", FORGETFUL]
+    assert 2 == command.call(*words).code
+    lenient = command.call(*words, "--lenient")
+    assert 1 == lenient.code
+    assert "append:box-1:WRITTEN:item 0#3: the run never came to this point" in lenient.out
+    assert "done where it is alike: append:box-1:WRITTEN:item 0#1" in lenient.out
+    (missed,) = json.loads(command.call(*words, "--lenient", "--json").out)["missed"]
+    assert {"at": "append:box-1:WRITTEN:item 0#1", "until": ""} == missed["moved_to"]
+    resumed = json.loads(command.call(*words, "--mode", "resume", "--strategy", "random", "--json").out)
+    assert "append:box-1:WRITTEN:item 0#1" == resumed["deviations"][0]["at"]
+
+
+def test_a_kept_failure_that_holds_with_what_was_moved_is_kept(command, failed: str) -> None:
+    path = command.home / "failures" / failed / "schedule.json"
+    path.write_text(path.read_text().replace('"forgetful"', '"steady"').replace("item 0#1", "item 0#7"))
+    done = command.call("replay", failed, "--scenario", STEADY, "--lenient")
+    assert (0, [failed]) == (done.code, command.kept())
+    assert "without what did not take place" in done.out
+
+
 def test_a_kept_failure_is_not_dropped_by_a_run_that_went_on_otherwise(command, failed: str) -> None:
     path = command.home / "failures" / failed / "schedule.json"
     path.write_text(path.read_text().replace('"forgetful"', '"steady"'))
