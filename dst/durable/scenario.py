@@ -330,10 +330,12 @@ class DurableScenario(Operations, Scenario):
     def behaviour(self, sim: Simulation, cap: int) -> str:
         """Return the digest of all that can be seen of the durable world, each reader through its own view.
 
-        The kernel sees a log through its fold.  Out are positions, times and hashes; attempt numbers count up to `cap`.
+        The kernel sees a log through its fold.  Out are positions, times and hashes; attempt numbers count up to `cap`,
+        and so do emits that serve no re-run: the harness notes at an emit whether the log has more of it.
         """
         seen = [
             [(e, self._seen(e, self.db.now_ms(), cap), self._phase(e)) for e in sorted(self.db.rows)],
+            sorted((emit, min(count, cap)) for emit, count in self.db.unserved.items()),
             [(e, list(box)) for e, box in sorted(self.db.mail.items()) if box],
             [(s.name, s.visible()) for s in self.services],
             sorted((name, -1 if due is None else due - sim.scheduler.now_ns) for name, due in sim.errands.items()),

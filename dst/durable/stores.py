@@ -46,6 +46,7 @@ from kernel.events import (
     STEP_STARTED,
     Envelope,
     StoredEvent,
+    stamp_of,
 )
 from kernel.fold import FoldPass
 from kernel.jsonform import Json
@@ -144,6 +145,7 @@ class SimStore:
         self.calls: dict[trio.lowlevel.Task, EmitCall] = {}
         self.emits: dict[tuple[str, int], EmitCall] = {}  # which call made an event
         self.made: dict[tuple[str, int, str], int] = {}  # emits in a log: by execution, segment and identity
+        self.unserved: dict[tuple[str, int, str], int] = {}  # of these, those that serve no re-run: they have no stamp
         self.runs: dict[str, int] = {}
         self.changed: trio.Event | None = None  # set, once, at the next change that a sweep may have waited for
         self.looks: dict[tuple[str | None, str], tuple[int, Status]] = {}  # a node's newest look at an execution
@@ -261,11 +263,14 @@ class SimStore:
             kind = envelope.type if envelope.type in KERNEL_TYPES else "other"  # an effect's own emit
             if kind == EXECUTION_CONTINUED:
                 self.made = {key: count for key, count in self.made.items() if key[0] != execution_id}
+                self.unserved = {key: count for key, count in self.unserved.items() if key[0] != execution_id}
             self.sim.records.append((kind, execution_id, envelope))
         else:
             self.emits[execution_id, envelope.sequence] = call
             made = (execution_id, call.segment, call.identity)
             self.made[made] = self.made.get(made, 0) + 1
+            if stamp_of(envelope) is None:
+                self.unserved[made] = self.unserved.get(made, 0) + 1
             self.sim.records.append(
                 ("emitted", execution_id, call.segment, call.identity, call.logical, call.facts, envelope)
             )

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
+import attrs
 import pytest
 
 from dst.choices import Written
@@ -20,6 +21,7 @@ from dst.schedule import Deviation
 from dst.simulation import Moment, Simulation
 from dst.strategies.explore import ROOT, Exploration, Explorer, explore
 from dst.strategies.graph import Graph, Hold, Key, State, count_schedules
+from dst.strategies.product import search
 from dst.strategies.view import Bounds, segment_start
 from dst.trace import Record
 from dst.verdict import Verdict
@@ -95,6 +97,13 @@ def test_what_was_explored_of_a_space_that_is_not_closed_is_counted() -> None:
     assert 1 < part[2] < whole[2]
 
 
+def test_time_is_a_bound_of_the_search_of_paths_too(toys: ModuleType) -> None:
+    """Its paths have no end, so that it ends at all is what is tested."""
+    report = explored(toys.Boundless, seconds_max=0.5)
+    assert ["0.5 s", "paths of the graph were not searched to the end for: performed-at-most"] == report.stopped
+    assert (False, []) == (report.closed, report.found)
+
+
 # ---- counting --------------------------------------------------------------------------------------------------------
 
 
@@ -105,7 +114,7 @@ def hold(child: str, *, crash: bool = True) -> Hold:
 
 def graph(**edges: Sequence[Hold]) -> Graph:
     """A graph made by hand."""
-    return {(name,): State(key=(name,), deviations=(), crashes=0, holds=holds) for name, holds in edges.items()}
+    return {(name,): State(key=(name,), deviations=(), holds=holds) for name, holds in edges.items()}
 
 
 GRAPHS = {
@@ -154,7 +163,8 @@ def predicted(graph: Graph, path: Path_, end: Key) -> list[Record]:
 
 _OCCURRENCE = re.compile(r"#\d+$")
 _INCARNATION = re.compile(r"(worker)\D?\d+")
-_OF_THE_HARNESS = ("folded", "clock", "fault", "crash")  # counted over a whole trace, or how a state was come to
+_OF_THE_HARNESS = ("folded", "clock", "fault", "crash", "replayed")
+"""Counted over a whole trace, or how a state was come to, or of prefixes that the log's last hash picks."""
 
 
 def shape(records: Sequence[Record]) -> list[object]:
@@ -331,6 +341,45 @@ def test_a_violation_that_only_a_composed_path_shows_is_found_and_run(toys: Modu
     assert report.found[0].result.judgement.violations
     assert not report.closed
     assert not report.spurious
+
+
+def of_words(*words: str) -> list[Record]:
+    """Records of which one instance reads: how often a word came."""
+    return [("performed", word) for word in words]
+
+
+def cheapest(graph: Graph, most: int) -> tuple[list[str], tuple[int, int]]:
+    """Return the path on which "it" is performed more than `most` times: its edges, and what it costs."""
+    toy = __import__("explored_toys")
+    (searched,) = search(graph, ("a",), [toy.AtMost(most)])
+    (suspect,) = [s for s in searched.suspects if s.instance == "it"]
+    return [hold.child[0] for _, hold in suspect.path], suspect.cost
+
+
+def test_another_order_is_no_fault(toys: ModuleType) -> None:
+    """Of two crashes, and of one crash between two orders that are not the calm one, which has more edges."""
+    order = attrs.evolve(hold("a'"), crash=False, order=True)
+    nodes = graph(
+        a=(order, hold("b")),
+        b=(hold("c"),),
+        c=(),
+        **{"a'": (hold("d"),), "d": (attrs.evolve(order, child=("d'",)),), "d'": ()},
+    )
+    nodes["c",].records = nodes["d'",].records = of_words("it", "it")
+    assert (["a'", "d", "d'"], (1, 1)) == cheapest(nodes, 1)
+
+
+def test_of_as_many_faults_the_way_with_fewer_records_is_taken(toys: ModuleType) -> None:
+    nodes = graph(a=(hold("b"), attrs.evolve(hold("c"), position=5)), b=(), c=())
+    nodes["a",].records = of_words(*"......")
+    nodes["b",].records, nodes["c",].records = of_words(*".........", "it"), of_words("it")
+    assert (["c"], (1, 5)) == cheapest(nodes, 0)
+
+
+def test_a_failing_run_does_not_hide_a_path_with_fewer_faults(toys: ModuleType) -> None:
+    report = explored(toys.Lived)
+    assert ["performed-at-most", "two-lives"] == [found.violation.invariant for found in report.found]
+    assert [1, 2] == [len(found.deviations) for found in report.found]
 
 
 def test_a_behaviour_that_leaves_out_what_matters_is_caught(toys: ModuleType) -> None:
