@@ -119,7 +119,7 @@ def exploration_record(
         pairs=report.pairs,
         schedules_covered={str(crashes): count for crashes, count in enumerate(report.schedules_covered)},
         bounded_by=tuple(report.bounded_by),
-        stopped=tuple(report.cut_short),
+        stopped=tuple(report.stopped),
         judged_raw_only=report.judged_raw_only,
         judged=dict(report.judged),
         seconds=seconds,

@@ -10,24 +10,25 @@ A state is reached by running its schedule from the beginning: worlds are not co
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import math
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
 from dst.choices import IDLE_AFTER, Written
 from dst.errors import WrongUsage
-from dst.faults import CRASH_AFTER, CRASH_BEFORE, HOLDING
+from dst.faults import CRASH_AFTER, CRASH_BEFORE, HOLD, HOLDING
 from dst.run import Host, RunResult
 from dst.scenario import Scenario
 from dst.schedule import Deviation
 from dst.signature import inconclusive, violation_of
-from dst.strategies.graph import Graph, Hold, Key, State, count_schedules, visited
+from dst.strategies.graph import Cost, Graph, Hold, Key, State, count_schedules, visited
 from dst.strategies.orders import NotThere, Orders, Steer
-from dst.strategies.product import Suspect, search
+from dst.strategies.product import NO_LIMIT, Suspect, search
 from dst.strategies.view import Bounds, Departure, View, crashes_of, segment_start
 from dst.transparency import NAME as TRANSPARENT
 from dst.transparency import Transparency
@@ -35,6 +36,8 @@ from dst.verdict import Violation
 
 CRASHES_COUNTED = 10
 ROOT: Key = ("",)
+_RUNNING_SHARE = 0.75
+"""Of the time there is, at most, for running states; the rest is for what invariants say of paths."""
 
 
 @attrs.frozen(kw_only=True)
@@ -44,6 +47,11 @@ class Found:
     violation: Violation
     deviations: tuple[Deviation, ...]
     result: RunResult
+
+    @property
+    def cost(self) -> Cost:
+        """Its faults, then its records up to where it broke."""
+        return sum(deviation.do != HOLD for deviation in self.deviations), self.violation.at
 
 
 @attrs.define(kw_only=True)
@@ -63,7 +71,8 @@ class Exploration:
     left_out: list[str] = attrs.field(factory=list)  # whatever is found: kinds of schedules that were not looked at
     cut_short: list[str] = attrs.field(factory=list)  # why it is not closed: bounds that were reached, caps that matter
     schedules_covered: list[int] = attrs.field(factory=list)  # index: up to so many crashes
-    found: list[Found] = attrs.field(factory=list)
+    unsearched: list[str] = attrs.field(factory=list)  # invariants that were not judged on all paths of the graph
+    found: list[Found] = attrs.field(factory=list)  # the fewest faults first, then records
     spurious: list[Suspect] = attrs.field(factory=list)  # paths of the graph that, run raw, did not break
     inconclusive: list[str] = attrs.field(factory=list)
     diverged: str = ""  # a schedule did not do again what it did before
@@ -71,9 +80,16 @@ class Exploration:
     judged_raw_only: tuple[str, ...] = ()  # invariants that do not compose: judged on each state's own run
 
     @property
+    def stopped(self) -> list[str]:
+        """Why it is not closed, although nothing broke."""
+        if self.found or not self.unsearched:
+            return self.cut_short
+        return [*self.cut_short, f"paths of the graph were not searched to the end for: {', '.join(self.unsearched)}"]
+
+    @property
     def bounded_by(self) -> list[str]:
         """All that was not looked at."""
-        return [*self.left_out, *self.cut_short]
+        return [*self.left_out, *self.stopped]
 
     def count(self) -> None:
         """Count the schedules that what was run so far stands for."""
@@ -116,13 +132,14 @@ async def explore(
         if progress is not None:
             progress(report)
 
+    report.cut_short = [f"counts up to {2 * bounds.cap} were not tried to the end"]  # likewise
     left = None if bounds.seconds_max is None else max(bounds.seconds_max - seconds, 0.0)
     wider = attrs.evolve(bounds, cap=2 * bounds.cap, seconds_max=left)
     again = await Explorer(host, scenario, wider, checking).run()
     checking(again)
     report.diverged, report.found, report.spurious = again.diverged, again.found, again.spurious
     report.inconclusive += again.inconclusive
-    report.cut_short += _disagreement(report, again, bounds.cap)
+    report.cut_short = _disagreement(report, again, bounds.cap)
     report.closed = again.closed and not report.cut_short
     return report
 
@@ -131,8 +148,8 @@ def _disagreement(one: Exploration, two: Exploration, cap: int) -> list[str]:
     """Return why two explorations with different caps do not say the same."""
     if two.found:
         return [f"a failure shows with counts up to {2 * cap}, not with counts up to {cap}"]
-    if two.cut_short:
-        return [f"counts up to {2 * cap} could not be tried to the end: {', '.join(two.cut_short)}"]
+    if two.stopped:
+        return [f"counts up to {2 * cap} could not be tried to the end: {', '.join(two.stopped)}"]
     if two.closed and two.schedules_covered != one.schedules_covered:
         return [f"counts up to {cap} and up to {2 * cap} give different schedules: try a higher cap"]
     if two.spurious:
@@ -166,10 +183,12 @@ class Explorer:
         self._bounds = bounds or Bounds()
         self._progress = progress
         self._transparency = Transparency(host)
-        root = State(key=ROOT, deviations=(), crashes=0)
-        self._frontier = deque([root])
+        root = State(key=ROOT, deviations=())
+        self._queue = [((0, 0), 0, root)]  # states to run, the cheapest first; some have been run since, at less
+        self._frontier = 1
+        self._pushed = itertools.count(1)
         self.graph: Graph = {ROOT: root}
-        self._deadline = math.inf
+        self._runs_end = self._deadline = math.inf
         self._began = 0.0
         self._ordered = 0  # states of the graph that are one with another, in another order
         self._unordered = 0  # states of which not all orders were run
@@ -177,6 +196,7 @@ class Explorer:
             graph=self.graph,
             judged_raw_only=_judged_raw_only(scenario),
             left_out=_left_out(scenario, self._bounds),
+            unsearched=[invariant.name for invariant in scenario.invariants if invariant.composable],
         )
 
     async def run(self) -> Exploration:
@@ -185,46 +205,61 @@ class Explorer:
         self._began = began
         if self._bounds.seconds_max is not None:
             self._deadline = began + self._bounds.seconds_max
+            self._runs_end = began + self._bounds.seconds_max * (_RUNNING_SHARE if report.unsearched else 1)
         try:
             while self._frontier and not report.found and not self._spent():
-                state = self._frontier.popleft()
+                state = self._cheapest()
                 await (self._visit_in_all_orders(state) if self._bounds.all_orders else self._visit(state))
                 self._tell()
             if self._unordered:
                 report.cut_short.append(f"not all orders of {self._unordered:,} of the states")
-            if not report.found:
-                await self._search_product()
+            await self._search_product()
         except (NotDeterministic, NotThere) as error:
             report.diverged = str(error)
+        report.found.sort(key=lambda found: found.cost)
         report.count()
-        says_all = not (self._frontier or report.cut_short or report.diverged or report.inconclusive)
+        says_all = not (self._frontier or report.stopped or report.diverged or report.inconclusive)
         report.closed = says_all and not report.found and not report.spurious
         report.seconds = time.monotonic() - began
         return report
 
     def _tell(self) -> None:
         report = self.report
-        report.states, report.frontier = len(self.graph) - self._ordered, len(self._frontier)
+        report.states, report.frontier = len(self.graph) - self._ordered, self._frontier
         report.seconds = time.monotonic() - self._began
         if self._progress is not None:
             self._progress(report)
 
     def _spent(self) -> bool:
         """Is a bound reached?  One state is always run."""
-        if len(self.graph) - self._ordered - len(self._frontier) >= self._bounds.states_max:
+        if len(self.graph) - self._ordered - self._frontier >= self._bounds.states_max:
             self.report.cut_short.append(f"{self._bounds.states_max:,} states")
-        elif self.report.runs and time.monotonic() > self._deadline:
-            self.report.cut_short.append(f"{self._bounds.seconds_max:g} s")
+        elif self.report.runs and time.monotonic() > self._runs_end:
+            self.report.cut_short.append(self._said_time())
         return bool(self.report.cut_short)
 
+    def _said_time(self) -> str:
+        return f"{self._bounds.seconds_max:g} s"
+
     # ---- building the graph ------------------------------------------------------------------------------------------
+
+    def _cheapest(self) -> State:
+        """Return the state to be run next: the one with the fewest faults, then records, on the way to it."""
+        while True:
+            cost, _, state = heapq.heappop(self._queue)
+            if not state.visited and cost == state.cost:
+                self._frontier -= 1
+                return state
+
+    def _push(self, state: State) -> None:
+        heapq.heappush(self._queue, (state.cost, next(self._pushed), state))
 
     async def _visit(self, state: State) -> None:
         """Run a state's calm way to the end, judge it raw, and note where it can be left."""
         view = View(state.deviations, self._bounds)
         result = await self._run(state.deviations, view)
         state.records = result.records[segment_start(result.records, state.deviations) :]
-        state.holds = [self._edge(state, moment) for moment in view.departures]
+        state.holds = [self._edge(state, moment, view.start) for moment in view.departures]
         state.visited = True
         self.report.transitions += len(state.holds)
 
@@ -240,14 +275,14 @@ class Explorer:
             self.report.orders_pruned += steer.blocked
             one = state if number == 0 else self._in_another_order(state, number, others)
             one.records = result.records[segment_start(result.records, state.deviations) :]
-            one.holds = [self._edge(state, moment) for moment in view.departures]
+            one.holds = [self._edge(state, moment, view.start) for moment in view.departures]
             one.counts, one.visited = view.counts, True
             one.order = result.deviations[len(state.deviations) :]
             self.report.transitions += len(one.holds)
             self._tell()
             if self.report.found or not orders.advance():
                 break
-            if number + 1 >= self._bounds.orders_max or time.monotonic() > self._deadline:
+            if number + 1 >= self._bounds.orders_max or time.monotonic() > self._runs_end:
                 self._unordered += 1
                 break
         state.holds = [*others, *state.holds]  # it may go on in any order before anything else happens
@@ -255,21 +290,28 @@ class Explorer:
     def _in_another_order(self, state: State, number: int, edges: list[Hold]) -> State:
         key = (*state.key, f"order {number}")
         edges.append(Hold(position=0, point="", nth=0, option="order", crash=False, child=key, order=True))
-        self.graph[key] = other = State(key=key, deviations=state.deviations, crashes=state.crashes)
+        self.graph[key] = other = State(key=key, deviations=state.deviations, cost=state.cost)
         self._ordered += 1
         return other
 
-    def _edge(self, state: State, moment: Departure) -> Hold:
-        """Return the edge for a moment; a behaviour not seen before is a new state."""
-        crashes = state.crashes + moment.crash
+    def _edge(self, state: State, moment: Departure, before: int) -> Hold:
+        """Return the edge for a moment; a behaviour not seen before, or seen at more cost, is a state to be run.
+
+        There are `before` records before the segment.
+        """
         if moment.crash:
             key: Key = ("crash", moment.behaviour, str(moment.others))
         else:
             key = (*state.key, moment.point, moment.option)
-        if key not in self.graph:
-            deviations = (*moment.way, moment.deviation)
-            self.graph[key] = follower = State(key=key, deviations=deviations, crashes=crashes)
-            self._frontier.append(follower)
+        cost = state.cost[0] + 1, before + moment.position
+        follower = self.graph.get(key)
+        if follower is None:
+            follower = self.graph[key] = State(key=key, deviations=(*moment.way, moment.deviation), cost=cost)
+            self._frontier += 1
+            self._push(follower)
+        elif not follower.visited and cost < follower.cost:
+            follower.deviations, follower.cost = (*moment.way, moment.deviation), cost
+            self._push(follower)
         return Hold(
             position=moment.position,
             point=moment.point,
@@ -315,19 +357,37 @@ class Explorer:
     # ---- invariants on the product -----------------------------------------------------------------------------------
 
     async def _search_product(self) -> None:
-        """Search what was run; what a path is suspected of is run raw, for each invariant until it shows."""
+        """Search what was run; what a path is suspected of is run raw, for each invariant until it shows.
+
+        After a failure only paths with fewer faults are looked at.
+        """
+        report = self.report
         composable = [i for i in self._scenario.invariants if i.composable]
-        searched = search(visited(self.graph), ROOT, composable)
-        self.report.pairs = searched.pairs
-        self.report.inconclusive += searched.crashed
+        limit = min(((found.cost[0], 0) for found in report.found), default=NO_LIMIT)
+        suspects: list[Suspect] = []
+        searches = search(visited(self.graph), ROOT, composable, cheaper_than=limit, go_on=self._in_time)
+        for searched in searches:
+            report.pairs += searched.pairs
+            report.inconclusive += [searched.crashed] if searched.crashed else []
+            suspects += searched.suspects
+            if searched.whole or searched.crashed:
+                report.unsearched.remove(searched.invariant)
         shown: set[str] = set()
-        for suspect in sorted(searched.suspects, key=lambda s: len(s.path)):
+        for suspect in sorted(suspects, key=lambda s: s.cost):
             if suspect.invariant in shown:
                 continue
-            if await self._confirm(suspect):
+            if not self._in_time():
+                report.unsearched += {suspect.invariant} - {*report.unsearched}
+            elif await self._confirm(suspect):
                 shown.add(suspect.invariant)
             else:
-                self.report.spurious.append(suspect)
+                report.spurious.append(suspect)
+        if report.unsearched and not report.cut_short:
+            report.cut_short.append(self._said_time())
+
+    def _in_time(self) -> bool:
+        self._tell()
+        return time.monotonic() <= self._deadline
 
     async def _confirm(self, suspect: Suspect) -> bool:
         """Run a path of the graph raw: a violation that does not show means a wrong digest."""

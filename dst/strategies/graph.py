@@ -10,6 +10,8 @@ from dst.schedule import Deviation
 from dst.trace import Record
 
 Key = tuple[str, ...]
+Cost = tuple[int, int]
+"""Of a way from the root: faults, then records.  What is held is how a way goes on, and no fault."""
 
 
 @attrs.frozen(kw_only=True)
@@ -30,11 +32,11 @@ class Hold:
 
 @attrs.define(kw_only=True, eq=False)
 class State:
-    """A behaviour, by the shortest schedule found that leads to it.  Mutable until it has been run."""
+    """A behaviour, by the cheapest schedule found that leads to it.  Mutable until it has been run."""
 
     key: Key
     deviations: tuple[Deviation, ...]
-    crashes: int
+    cost: Cost = (0, 0)
     visited: bool = False
     records: Sequence[Record] = ()  # its segment: from the last deviation to the end of the calm run
     holds: Sequence[Hold] = ()

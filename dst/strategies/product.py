@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import bisect
+import heapq
+import itertools
+import math
 import sys
-from collections import deque
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 
 import attrs
 
 from dst.invariants import AnyInvariant, Broken
-from dst.strategies.graph import Graph, Hold, Key, State
+from dst.strategies.graph import Cost, Graph, Hold, Key, State
 from dst.trace import Record
+
+NO_LIMIT: Cost = (sys.maxsize, sys.maxsize)
+_ASKED_EVERY = 256  # pairs between two looks at the time
 
 
 @attrs.frozen(kw_only=True)
@@ -22,15 +27,18 @@ class Suspect:
     instance: Hashable
     seen: str
     path: tuple[tuple[Key, Hold], ...]  # from the root: which hold was taken in which state
+    cost: Cost
 
 
 @attrs.frozen(kw_only=True)
 class Searched:
-    """What a search of the product found."""
+    """What a search of the product with one invariant found."""
 
-    suspects: tuple[Suspect, ...]  # for each broken instance the path with the fewest deviations
+    invariant: str
+    suspects: tuple[Suspect, ...]  # for each broken instance the path with the fewest faults, then records
     pairs: int  # (state of the system, state of a monitor) that were visited
-    crashed: tuple[str, ...] = ()  # checkers that broke themselves, and how: unknown, never a pass
+    whole: bool  # False if it was ended before all was visited
+    crashed: str = ""  # how the checker broke itself: unknown, never a pass
 
 
 Rows = list[tuple[int, Record, bool]]
@@ -40,30 +48,115 @@ _UNSEEN = object()
 """The state of an instance that nothing has been about so far: what happens to its group does not concern it."""
 
 Instance = tuple[Hashable, Hashable]
+Pair = tuple[Key, Hashable]
+Came = dict[Pair, "tuple[Pair, Hold] | None"]
+"""How each pair was come to at the least cost."""
 
 
-def search(graph: Graph, root: Key, invariants: Sequence[AnyInvariant]) -> Searched:
-    """Return the broken instances of all `invariants` whose states compose."""
+def _always() -> bool:
+    return True
+
+
+def search(
+    graph: Graph,
+    root: Key,
+    invariants: Sequence[AnyInvariant],
+    *,
+    cheaper_than: Cost = NO_LIMIT,
+    go_on: Callable[[], bool] = _always,
+) -> Iterator[Searched]:
+    """Yield what each of `invariants`, whose states compose, comes to on paths that are `cheaper_than` something.
+
+    `go_on` is asked now and then; if it says no, the invariant at work is the last, and is not `whole`.
+    """
     exits = {key: _Exits(state) for key, state in graph.items()}
-    suspects: list[Suspect] = []
-    crashed: list[str] = []
-    pairs = 0
     for invariant in invariants:
+        searched = _Search(exits, root, invariant, cheaper_than, go_on).run(graph)
+        yield searched
+        if not searched.whole and not searched.crashed:
+            return
+
+
+class _Ended(Exception):
+    """There is no more time."""
+
+
+class _Search:
+    """One invariant.  Mutable: counts pairs."""
+
+    def __init__(
+        self,
+        exits: dict[Key, _Exits],
+        root: Key,
+        invariant: AnyInvariant,
+        cheaper_than: Cost,
+        go_on: Callable[[], bool],
+    ) -> None:
+        self._exits = exits
+        self._root = root
+        self._invariant = invariant
+        self._cheaper_than = cheaper_than
+        self._go_on = go_on
+        self._pairs = 0
+
+    def run(self, graph: Graph) -> Searched:
+        """Search for each instance, in the order in which they show."""
+        invariant, suspects, whole, crashed = self._invariant, list[Suspect](), False, ""
         segments = {key: _by_instance(invariant, state.records) for key, state in graph.items()}
-        instances = dict.fromkeys(
-            instance for rows in segments.values() for instance in rows if instance[1] is not None
-        )  # in the order in which they show
-        for instance in instances:
-            own = {key: _rows_of(rows, instance) for key, rows in segments.items()}
+        instances = dict.fromkeys(i for rows in segments.values() for i in rows if i[1] is not None)
+        try:
+            for instance in instances:
+                own = {key: _rows_of(rows, instance) for key, rows in segments.items()}
+                found = self._search(own, instance[1])
+                suspects += [] if found is None else [found]
+            whole = True
+        except _Ended:
+            pass
+        except Exception as error:  # the row tells how
+            crashed = f"checker {invariant.name} broke on a path: {type(error).__name__}: {error}"
+        return Searched(
+            invariant=invariant.name, suspects=tuple(suspects), pairs=self._pairs, whole=whole, crashed=crashed
+        )
+
+    def _search(self, segments: dict[Key, Rows], instance: Hashable) -> Suspect | None:
+        """Go through (state, monitor state) in the order of faults, then records [Dijkstra].
+
+        A break is no pair but a place on the way from one, so that it is final only when no pair is left that costs
+        less than it.
+        """
+        start: Pair = (self._root, _UNSEEN)
+        came: Came = {start: None}
+        costs: dict[Pair, Cost] = {start: (0, 0)}
+        queue: list[tuple[Cost, int, Pair]] = [((0, 0), 0, start)]
+        numbers = itertools.count(1)  # of two that cost the same the one that was come to first
+        limit, found = self._cheaper_than, None
+        while queue and queue[0][0] < limit:
+            cost, _, at = heapq.heappop(queue)
+            if cost != costs[at]:
+                continue  # it was come to at less
+            self._count()
+            (faults, records), exits = cost, self._exits[at[0]]
             try:
-                found, visited = _search_instance(exits, root, invariant, own, instance[1])
-            except Exception as error:  # the row tells how
-                crashed.append(f"checker {invariant.name} broke on a path: {type(error).__name__}: {error}")
-                break
-            pairs += visited
-            if found is not None:
-                suspects.append(found)
-    return Searched(suspects=tuple(suspects), pairs=pairs, crashed=tuple(crashed))
+                for holds, then in _along(self._invariant, exits, segments[at[0]], at[1]):
+                    for hold in holds:
+                        follower = (hold.child, then)
+                        total = (faults + (not hold.order), records + hold.position)
+                        if total < costs.get(follower, NO_LIMIT):
+                            costs[follower], came[follower] = total, (at, hold)
+                            heapq.heappush(queue, (total, next(numbers), follower))
+            except _BrokenAt as broken:
+                total = (faults, records + broken.position)
+                if total < limit:
+                    limit, found = total, (broken.seen, at)
+        if found is None:
+            return None
+        seen, at = found
+        return Suspect(invariant=self._invariant.name, instance=instance, seen=seen, path=_path(came, at), cost=limit)
+
+    def _count(self) -> None:
+        self._pairs += 1
+        if self._pairs % _ASKED_EVERY == 0 and not self._go_on():
+            raise _Ended
 
 
 def _by_instance(invariant: AnyInvariant, records: Sequence[Record]) -> dict[Instance, Rows]:
@@ -81,28 +174,6 @@ def _rows_of(rows: dict[Instance, Rows], instance: Instance) -> Rows:
     return sorted((*own, *of_all), key=lambda row: row[0]) if own and of_all else own or of_all
 
 
-def _search_instance(
-    exits: dict[Key, _Exits], root: Key, invariant: AnyInvariant, segments: dict[Key, Rows], instance: Hashable
-) -> tuple[Suspect | None, int]:
-    """Breadth first over (state, monitor state): the first violation has the fewest deviations."""
-    start: tuple[Key, Hashable] = (root, _UNSEEN)
-    came: dict[tuple[Key, Hashable], tuple[tuple[Key, Hashable], Hold] | None] = {start: None}
-    queue = deque([start])
-    while queue:
-        at = queue.popleft()
-        try:
-            for holds, then in _along(invariant, exits[at[0]], segments[at[0]], at[1]):
-                for hold in holds:
-                    follower = (hold.child, then)
-                    if follower not in came:
-                        came[follower] = (at, hold)
-                        queue.append(follower)
-        except Broken as broken:
-            path = _path(came, at)
-            return Suspect(invariant=invariant.name, instance=instance, seen=broken.seen, path=path), len(came)
-    return None, len(came)
-
-
 class _Exits:
     """Where a state's calm way can be left.  Mutable: remembers which exits between two places lead elsewhere.
 
@@ -113,8 +184,9 @@ class _Exits:
         self._holds = state.holds
         self._positions = [hold.position for hold in state.holds]
         self._distinct: dict[tuple[int, int], list[Hold]] = {}
+        self.records = len(state.records)
 
-    def up_to(self, record: int) -> int:
+    def up_to(self, record: float) -> int:
         """Return how many exits come before the record of that position."""
         return bisect.bisect_right(self._positions, record)
 
@@ -129,34 +201,45 @@ class _Exits:
         return found
 
 
+class _BrokenAt(Exception):
+    """An invariant broke at this position of a segment."""
+
+    def __init__(self, position: int, seen: str) -> None:
+        super().__init__(position, seen)
+        self.position = position
+        self.seen = seen
+
+
 def _along(
     invariant: AnyInvariant, exits: _Exits, rows: Rows, monitor: Hashable
 ) -> Iterator[tuple[list[Hold], Hashable]]:
-    """Run a monitor along a state's calm way; yield its state and the exits there.  Raises `Broken`."""
-    start = 0
-    for at, record, own in rows:
-        stop = exits.up_to(at)
+    """Run a monitor along a state's calm way; yield its state and the exits there.  Raises `_BrokenAt`."""
+    start = at = 0
+    try:
+        for at, record, own in rows:
+            stop = exits.up_to(at)
+            if stop > start:
+                yield exits.between(start, stop), _composed(invariant, monitor)
+                start = stop
+            if own and monitor is _UNSEEN:
+                monitor = invariant.initial
+            if monitor is not _UNSEEN:
+                monitor = invariant.advance(monitor, record)
+        stop = exits.up_to(math.inf)
         if stop > start:
             yield exits.between(start, stop), _composed(invariant, monitor)
-            start = stop
-        if own and monitor is _UNSEEN:
-            monitor = invariant.initial
+        at = exits.records
         if monitor is not _UNSEEN:
-            monitor = invariant.advance(monitor, record)
-    stop = exits.up_to(sys.maxsize)
-    if stop > start:
-        yield exits.between(start, stop), _composed(invariant, monitor)
-    if monitor is not _UNSEEN:
-        invariant.at_end(monitor)
+            invariant.at_end(monitor)
+    except Broken as broken:
+        raise _BrokenAt(at, broken.seen) from None
 
 
 def _composed(invariant: AnyInvariant, monitor: Hashable) -> Hashable:
     return monitor if monitor is _UNSEEN else invariant.compose(monitor)
 
 
-def _path(
-    came: dict[tuple[Key, Hashable], tuple[tuple[Key, Hashable], Hold] | None], at: tuple[Key, Hashable]
-) -> tuple[tuple[Key, Hold], ...]:
+def _path(came: Came, at: Pair) -> tuple[tuple[Key, Hold], ...]:
     path: list[tuple[Key, Hold]] = []
     while (step := came[at]) is not None:
         at, hold = step

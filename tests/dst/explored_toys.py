@@ -188,3 +188,68 @@ class Moody(Worker):
         self.made[0] += 1
         if self.made[0] % 2 == 0:
             self.done |= set(range(STEPS))
+
+
+class Interrupting(AtMost):
+    """Whoever searches with it is interrupted, when no run is left to be made."""
+
+    advanced = 0
+
+    def advance(self, state: int, record: Record) -> int:
+        """Press Ctrl-C, as it were."""
+        Interrupting.advanced += 1
+        if Interrupting.advanced == 2_000:
+            signal.raise_signal(signal.SIGINT)
+        return super().advance(state, record)
+
+
+class Boundless(Worker):
+    """How often a step was performed is counted on paths without end."""
+
+    name = "boundless"
+    invariants: ClassVar = (WrittenOnce(), AtMost(10**9))
+
+
+class InterruptedSearch(Worker):
+    """Likewise, and whoever searches is interrupted."""
+
+    name = "interrupted_search"
+    invariants: ClassVar = (WrittenOnce(), Interrupting(10**9))
+
+
+class SecondOnce(AtMost):
+    """The second step is performed once."""
+
+    def key(self, record: Record) -> tuple[object, object] | None:  # type: ignore[override]
+        """The others do not matter."""
+        return ("box", 1) if record[1] == 1 else None
+
+
+class TwoLives(Invariant[int]):
+    """Two are enough."""
+
+    name = "two-lives"
+    says = "it does not begin a third time"
+    kinds = ("start",)
+    initial = 0
+
+    def key(self, record: Record) -> tuple[object, object]:
+        """There is one worker."""
+        return "worker", "worker"
+
+    def advance(self, state: int, record: Record) -> int:
+        """Count."""
+        if state == 2:
+            raise Broken("a third life", "two at most")
+        return state + 1
+
+
+class Lived(Worker):
+    """A run of two crashes breaks something, and a path of one crash that no run takes something else."""
+
+    name = "lived"
+    invariants: ClassVar = (TwoLives(), SecondOnce(1))
+
+    def behaviour(self, sim: Simulation, cap: int) -> str:
+        """What is written down, and in which life."""
+        return json.dumps([sorted(self.done), min(self.starts, 3)])

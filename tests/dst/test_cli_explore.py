@@ -144,6 +144,13 @@ def test_an_interruption_tells_what_is_known_so_far(command) -> None:
     assert fields["schedules_covered"]["1"] > 0
 
 
+def test_an_interrupted_search_says_what_it_did_not_come_to(command) -> None:
+    done = command.run("explore", "explored_toys:InterruptedSearch", "--json")
+    fields = json.loads(done.out)
+    assert (130, "", True) == (done.code, done.err, fields["interrupted"])
+    assert "paths of the graph were not searched to the end for: performed-at-most" in fields["stopped"]
+
+
 def test_a_scenario_without_behaviour_is_wrong_usage(command) -> None:
     done = command.call("explore", "toy_scenarios:Steady")
     assert 2 == done.code
