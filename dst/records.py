@@ -211,6 +211,23 @@ class ExplorationRecord:
 
 
 @attrs.frozen(kw_only=True)
+class ExplorationsRecord:
+    """Several explorations: what `dst explore --json` prints for more than one scenario."""
+
+    strategy: str  # "explore"
+    explorations: tuple[ExplorationRecord, ...]
+    missing: tuple[str, ...]  # scenarios that were to be explored and had not begun when it was interrupted
+    seconds_max: float | None  # that they shared
+    workers: int
+    seconds: float
+    verdict: str  # the worst of theirs
+    interrupted: bool
+    repeat: str
+    exit_code: int  # the gravest of theirs
+    format: int = FORMAT
+
+
+@attrs.frozen(kw_only=True)
 class ShareRecord:
     """A moment of a failing run, and how many of the runs that leave it there fail alike."""
 
@@ -358,6 +375,11 @@ def parse_campaign(text: str, where: str) -> CampaignRecord:
 def parse_exploration(text: str, where: str) -> ExplorationRecord:
     """Return the exploration in the text of an `exploration.json`.  Raises `BadRecords`."""
     return _parse(ExplorationRecord, text, where)
+
+
+def parse_explorations(text: str, where: str) -> ExplorationsRecord:
+    """Return the explorations in the text of an `explorations.json`.  Raises `BadRecords`."""
+    return _parse(ExplorationsRecord, text, where)
 
 
 def parse_mutants(text: str, where: str) -> MutantsRecord:

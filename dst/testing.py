@@ -439,14 +439,9 @@ def _texts(lines: Iterable[Line]) -> list[str]:
 
 def _explore(asked: _Asked, bounds: Bounds) -> ExplorationRecord:
     __tracebackhide__ = True
-    if asked.tested.behaviour is Scenario.behaviour:
-        raise WrongUsage(
-            f"{asked.tested.name} cannot be explored: it does not say what of its world can be seen after a crash; "
-            "give the class a method `behaviour(self, sim, cap)` that returns it as a text"
-        )
     began, failures = time.monotonic(), list[FailureRecord]()
     reference = asked.around.reference(asked.scenario)
-    command = repeat(reference, bounds, asked.mutant, asked.limits.steps) if reference else asked.around.again()
+    command = repeat([reference], bounds, asked.mutant, asked.limits.steps) if reference else asked.around.again()
     command = command or f"check({asked.scenario.__name__}, strategy='explore')"
 
     async def body(simulations: Host) -> Exploration:

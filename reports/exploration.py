@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dst.records import ExplorationRecord
+from dst.records import ExplorationRecord, ExplorationsRecord
 from reports.summary import Line, Style, failure, line
 
 _SUSPECTS_SHOWN = 3
@@ -108,3 +108,101 @@ def _doubts(record: ExplorationRecord) -> Iterator[Line]:
         yield line(f"inconclusive: {more:,} further {'run' if more == 1 else 'runs'}", Style.DOUBT)
     for bound in record.stopped:
         yield line(f"stopped: {bound}", Style.DOUBT)
+
+
+# ---- several ---------------------------------------------------------------------------------------------------------
+
+
+def explorations(record: ExplorationsRecord, *, quiet: bool = False) -> Iterator[Line]:
+    """Yield a line for each exploration, what is the matter with them, then the verdict; failures last."""
+    if not quiet:
+        for one in record.explorations:
+            style = Style.BAD if one.verdict == "fail" else Style.PLAIN if one.closed else Style.DOUBT
+            yield line(row(one), style)
+        for name in record.missing:
+            yield line(f"{name}: not begun", Style.DOUBT)
+        yield line("")
+    for one in record.explorations:
+        if one.diverged or one.spurious or one.inconclusive:
+            yield line(f"{one.scenario}:", Style.HEAD)
+            yield from _doubts(one)
+    runs = sum(one.runs for one in record.explorations)
+    closed = sum(ended(one) == "closed" for one in record.explorations)
+    said = (
+        f"{closed} of {len(record.explorations) + len(record.missing)} closed  {runs:,} runs in {record.seconds:.1f} s"
+    )
+    head, style = {
+        "pass": ("PASS", Style.GOOD),
+        "fail": ("FAIL", Style.BAD),
+    }.get(record.verdict, ("INTERRUPTED" if record.interrupted else "INCONCLUSIVE", Style.DOUBT))
+    yield line(f"{head}  {said}", style)
+    yield line(f"Repeat:  {record.repeat}", Style.FAINT)
+    for one in record.explorations:
+        for found in one.failures:
+            yield line("")
+            yield from failure(found)
+
+
+def row(record: ExplorationRecord) -> str:
+    """Return one exploration in a line."""
+    name = f"{record.scenario} over {record.mutant}" if record.mutant else record.scenario
+    numbers = f"{record.runs:,} runs, {record.states:,} states, {_most(record)}, {record.seconds:.1f} s"
+    return f"{name}: {ended(record)}; {numbers}"
+
+
+def ended(record: ExplorationRecord) -> str:
+    """Return in words how an exploration ended."""
+    if record.failures:
+        return f"FAIL {', '.join(dict.fromkeys(found.invariant for found in record.failures))}"
+    if record.diverged:
+        return "NONDETERMINISTIC"
+    if record.interrupted:
+        return f"interrupted; {_bounds(record)}"
+    if not record.transitions:
+        return "VACUOUS, nothing crashes"
+    return "closed" if record.closed else f"bounded by {_bounds(record)}"
+
+
+def _bounds(record: ExplorationRecord) -> str:
+    said = list(record.stopped)
+    said += [f"{record.spurious:,} paths that do not break when run"] if record.spurious else []
+    said += [f"{record.inconclusive_runs:,} runs that say nothing"] if record.inconclusive_runs else []
+    return "; ".join(said)
+
+
+def _most(record: ExplorationRecord) -> str:
+    """Return how many schedules are covered, of as many crashes as were counted."""
+    if not record.schedules_covered:
+        return "0 schedules"
+    crashes, count = list(record.schedules_covered.items())[-1]
+    return f"{_short(count)} schedules of up to {crashes} crashes"
+
+
+def _short(count: int) -> str:
+    return f"{count:,}" if count < 1_000_000 else f"{count:.1e}"
+
+
+def page(record: ExplorationsRecord) -> str:
+    """Return several explorations as a Markdown page."""
+    lines = [
+        "# Explored scenarios",
+        "",
+        "Every crash schedule, with any number of crashes, along the calm order of operations and the calm way of the "
+        "environment. *Closed*: nothing more is to be found. Otherwise the bound that was reached is named; what was "
+        "run and every path of it was judged all the same. Schedules are what states and edges stand for.",
+        "",
+        "| scenario | | runs | states | not run | transitions | schedules of up to 10 crashes | seconds |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| `{one.scenario}` | {ended(one)} | {one.runs:,} | {one.states:,} | {one.unvisited:,} | {one.transitions:,} "
+        f"| {_short(one.schedules_covered.get('10', 0))} | {one.seconds:.1f} |"
+        for one in record.explorations
+    ]
+    lines += ["", "Not looked at, beside what bounds say:", ""]
+    lines += [
+        f"- `{one.scenario}`: {'; '.join(bound for bound in one.bounded_by if bound not in one.stopped)}"
+        for one in record.explorations
+    ]
+    lines += ["", f"{record.seconds:.0f} s in {record.workers} processes. Made by `{record.repeat}`.", ""]
+    return "\n".join(lines)

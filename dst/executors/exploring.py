@@ -3,24 +3,88 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import AsyncIterator, Sequence
+import time
+import warnings
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import attrs
 
 from dst.choices import Written
 from dst.executors.tally import ALL_HELD, FAILED, INCONCLUSIVE, INTERRUPTED, NONDETERMINISM, VACUOUS
 from dst.explain import cause_of
 from dst.findings import describe
 from dst.judging import investigate
-from dst.records import ExplorationRecord, FailureRecord
-from dst.run import Host, Limits
+from dst.lookup import find_scenario
+from dst.records import ExplorationRecord, ExplorationsRecord, FailureRecord
+from dst.run import Host, Limits, host
 from dst.scenario import Scenario
 from dst.shrink import BUDGET
 from dst.signature import signature_of
-from dst.strategies.explore import Exploration, Found
+from dst.strategies.explore import Exploration, Found, explore
 from dst.strategies.product import Suspect
 from dst.strategies.view import Bounds
 from dst.transparency import Transparency
 
 _KEPT = 5  # runs that say nothing, and suspects, of which a record keeps the words
+
+
+@attrs.frozen(kw_only=True)
+class Wanted:
+    """An exploration to be made: plain data, so that it can be made in any process."""
+
+    scenario: str  # its name, or package.module:Class
+    mutant: str | None
+    bounds: Bounds
+    steps_max: int
+    shrinking: bool
+
+    @property
+    def repeat(self) -> str:
+        """Return the command that makes it again."""
+        return repeat([self.scenario], self.bounds, self.mutant, self.steps_max)
+
+    def find(self) -> type[Scenario]:
+        """Return the scenario, over the mutant if there is one."""
+        return find_scenario(self.scenario, self.mutant)
+
+
+def made(wanted: Wanted, progress: Callable[[Exploration], None]) -> ExplorationRecord:
+    """Explore, in this process, and describe what was found; interrupted, return what is known so far."""
+    scenario, began = wanted.find(), time.monotonic()
+    report, failures, interrupted = Exploration(), list[FailureRecord](), False
+
+    def told(so_far: Exploration) -> None:
+        nonlocal report
+        report = so_far
+        progress(so_far)
+
+    async def body(simulations: Host) -> None:
+        told(await explore(simulations, scenario, wanted.bounds, told))
+        async for found in describe_found(
+            simulations, scenario, report, wanted.repeat, wanted.mutant, shrinking=wanted.shrinking
+        ):
+            failures.append(found)
+
+    try:
+        host(body, Limits(steps=wanted.steps_max))
+    except KeyboardInterrupt:
+        interrupted = True
+        # What was to begin in that very moment never will.
+        warnings.filterwarnings("ignore", message="coroutine .* was never awaited")
+        report.count()
+        if report.found and not failures:
+            broken = report.found[0].violation.invariant
+            report.cut_short.append(f"interrupted while a failure of {broken} was being shrunk")
+    return exploration_record(
+        scenario,
+        wanted.bounds,
+        report,
+        failures,
+        mutant=wanted.mutant,
+        seconds=time.monotonic() - began,
+        interrupted=interrupted,
+        repeat=wanted.repeat,
+    )
 
 
 async def describe_found(
@@ -136,6 +200,36 @@ def exploration_record(
     )
 
 
+_GRAVEST = (INTERRUPTED, NONDETERMINISM, FAILED, VACUOUS, INCONCLUSIVE, ALL_HELD)
+
+
+def explorations_record(
+    records: Sequence[ExplorationRecord],
+    *,
+    missing: Sequence[str],
+    seconds_max: float | None,
+    workers: int,
+    seconds: float,
+    repeat: str,
+) -> ExplorationsRecord:
+    """Return the record of several explorations."""
+    codes = [record.exit_code for record in records] + ([INTERRUPTED] if missing else [])
+    verdicts = [record.verdict for record in records] + (["unknown"] if missing else [])
+    code = min(codes, key=_GRAVEST.index)
+    return ExplorationsRecord(
+        strategy="explore",
+        explorations=tuple(records),
+        missing=tuple(missing),
+        seconds_max=seconds_max,
+        workers=workers,
+        seconds=seconds,
+        verdict=next(verdict for verdict in ("fail", "unknown", "pass") if verdict in verdicts),
+        interrupted=code == INTERRUPTED,
+        repeat=repeat,
+        exit_code=code,
+    )
+
+
 def _exit_code(report: Exploration, failures: Sequence[FailureRecord], interrupted: bool) -> int:
     """Return the gravest thing that is the matter: an interruption, then what makes the rest worthless."""
     if interrupted:
@@ -149,10 +243,12 @@ def _exit_code(report: Exploration, failures: Sequence[FailureRecord], interrupt
     return ALL_HELD if report.closed else INCONCLUSIVE
 
 
-def repeat(reference: str, bounds: Bounds, mutant: str | None, steps_max: int) -> str:
+def repeat(
+    names: Sequence[str], bounds: Bounds, mutant: str | None, steps_max: int, further: Sequence[str] = ()
+) -> str:
     """Return the command that explores this again."""
     default = Bounds()
-    words = ["dst", "explore", reference]
+    words = ["dst", "explore", *names]
     words += ["--mutant", mutant] if mutant else []
     words += ["--others", str(bounds.others)] if bounds.others != default.others else []
     words += ["--faults", ",".join(sorted(bounds.kinds))] if bounds.kinds is not None else []
@@ -162,7 +258,7 @@ def repeat(reference: str, bounds: Bounds, mutant: str | None, steps_max: int) -
     words += ["--max-states", str(bounds.states_max)] if bounds.states_max != default.states_max else []
     words += ["--max-time", f"{bounds.seconds_max:g}s"] if bounds.seconds_max is not None else []
     words += ["--max-steps", str(steps_max)] if steps_max != Limits().steps else []
-    return shlex.join(words)
+    return shlex.join([*words, *further])
 
 
 def _said_suspect(suspect: Suspect) -> str:

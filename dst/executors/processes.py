@@ -120,7 +120,7 @@ class _Pool:
     def _add_worker(self) -> None:
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=_work, args=(self._assignment, theirs), daemon=True)
-        with _interrupt_kept_back():
+        with interrupt_kept_back():
             process.start()
         theirs.close()
         self._workers.append(_Worker(process=process, pipe=ours))
@@ -224,7 +224,7 @@ def _whole(assignment: Assignment, chunk: Chunk, rows: tuple[Row, ...]) -> bool:
 
 
 @contextmanager
-def _interrupt_kept_back() -> Iterator[None]:
+def interrupt_kept_back() -> Iterator[None]:
     """Keep Ctrl-C from a process that is being started, which inherits this, for as long as it lives."""
     if not hasattr(signal, "pthread_sigmask"):
         yield

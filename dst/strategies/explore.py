@@ -442,6 +442,8 @@ def _left_out(scenario: type[Scenario], bounds: Bounds) -> list[str]:
     """Return, in words, which schedules are not looked at, whatever is found."""
     kinds = {fault.name for fault in scenario.faults} - {CRASH_BEFORE.name, CRASH_AFTER.name}
     said = _left_out_of_orders(bounds) if HOLDING.name in kinds else []
+    if scenario.behaviour is Scenario.behaviour:
+        said.append("no two moments are taken for alike: it does not say in `behaviour` which are")
     others = kinds - {HOLDING.name}
     tried = (others if bounds.kinds is None else others & bounds.kinds) if bounds.others else frozenset()
     if tried:

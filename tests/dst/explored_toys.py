@@ -253,3 +253,23 @@ class Lived(Worker):
     def behaviour(self, sim: Simulation, cap: int) -> str:
         """What is written down, and in which life."""
         return json.dumps([sorted(self.done), min(self.starts, 3)])
+
+
+class Boundless2(Boundless):
+    """Another one."""
+
+    name = "boundless_2"
+
+
+class Silent(Worker):
+    """It does not say which moments are alike."""
+
+    name = "silent"
+    behaviour = Scenario.behaviour
+
+
+class SilentOften(OftenPerformed):
+    """Likewise."""
+
+    name = "silent_often"
+    behaviour = Scenario.behaviour

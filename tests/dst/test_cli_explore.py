@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
+import time
 from pathlib import Path
 
 import pytest
 
-from dst.records import BadRecords, parse_exploration, to_text
+from dst.records import BadRecords, parse_exploration, parse_explorations, to_text
 
 WORKER, OFTEN, TIRED = "explored_toys:Worker", "explored_toys:OftenPerformed", "explored_toys:Tired"
 
@@ -151,17 +153,72 @@ def test_an_interrupted_search_says_what_it_did_not_come_to(command) -> None:
     assert "paths of the graph were not searched to the end for: performed-at-most" in fields["stopped"]
 
 
-def test_a_scenario_without_behaviour_is_wrong_usage(command) -> None:
-    done = command.call("explore", "toy_scenarios:Steady")
-    assert 2 == done.code
-    assert "steady cannot be explored" in done.err
-    assert "`behaviour(self, sim, cap)`" in done.err
+def test_a_scenario_without_behaviour_is_a_tree_to_its_bounds(command) -> None:
+    fields = json.loads(command.call("explore", "explored_toys:Silent", "--max-states", "30", "--json").out)
+    assert (6, ["30 states"]) == (fields["exit_code"], fields["stopped"])
+    assert "no two moments are taken for alike: it does not say in `behaviour` which are" in fields["bounded_by"]
+    assert 30 == fields["states"] - fields["unvisited"] < fields["schedules_covered"]["10"] < 60
+    done = command.call("explore", "explored_toys:SilentOften", "--json")
+    assert ["performed-at-most"] == [found["invariant"] for found in json.loads(done.out)["failures"]]
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_several_scenarios_have_a_line_each_and_the_gravest_exit_code(command, workers: str) -> None:
+    done = command.run("explore", WORKER, OFTEN, "explored_toys:Crashless", "-w", workers)
+    lines = done.out.splitlines()
+    assert (1, "") == (done.code, done.err)
+    assert lines[0].startswith("worker: closed; ")
+    assert lines[1].startswith("often_performed: FAIL performed-at-most; ")
+    assert lines[2].startswith("crashless: VACUOUS, nothing crashes; ")
+    assert "FAIL  1 of 3 closed" in done.out
+    assert f"Repeat:  dst explore {WORKER} {OFTEN} explored_toys:Crashless" in done.out
+    assert done.out.endswith(f"Reproduce:  dst replay {command.kept()[0]} --scenario {OFTEN}\n")
+
+
+def test_several_scenarios_are_one_record_which_is_kept(command) -> None:
+    done = command.call("explore", WORKER, OFTEN, "--json")
+    path = next((command.home / "campaigns").glob("*explore*/explorations.json"))
+    assert json.loads(done.out) == json.loads(path.read_text())
+    record = parse_explorations(path.read_text(), "explorations")
+    assert (1, "fail", ["worker", "often_performed"]) == (
+        record.exit_code, record.verdict, [one.scenario for one in record.explorations],
+    )  # fmt: skip
+    alone = json.loads(command.call("explore", WORKER, "--json").out)
+    assert alone.keys() == json.loads(done.out)["explorations"][0].keys()
+
+
+def test_several_scenarios_share_the_time_and_are_written_down(command) -> None:
+    words = ("explored_toys:Boundless", WORKER, "--max-time", "2s", "--write", "here")
+    done = command.call("explore", *words)
+    record = parse_explorations((command.folder / "here" / "exploration.json").read_text(), "exploration.json")
+    first, second = record.explorations
+    assert (6, 6) == (done.code, record.exit_code)
+    assert ("1 s" in first.stopped, second.closed) == (True, True)
+    page = (command.folder / "here" / "exploration.md").read_text()
+    assert "| `worker` | closed |" in page
+    assert "| `boundless` | bounded by 1 s; paths of the graph were not searched to the end for:" in page
+
+
+def test_several_that_are_interrupted_say_what_is_known_of_each(command) -> None:
+    done = command.run("explore", WORKER, "explored_toys:InterruptedSearch", OFTEN, "--json")
+    fields = json.loads(done.out)
+    assert (130, "", ["often_performed"]) == (done.code, done.err, fields["missing"])
+    assert [(True, False), (False, True)] == [(o["closed"], o["interrupted"]) for o in fields["explorations"]]
+
+
+def test_processes_that_are_interrupted_say_what_they_know(command) -> None:
+    started = command.start("explore", "explored_toys:Boundless", "explored_toys:Boundless2", "-w", "2", "--json")
+    time.sleep(6)
+    started.send_signal(signal.SIGINT)
+    out, _ = started.communicate(timeout=30)
+    fields = json.loads(out)
+    assert (130, True, []) == (started.returncode, fields["interrupted"], fields["missing"])
+    assert [True, True] == [one["runs"] > 0 for one in fields["explorations"]]
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ([], "name the scenario"),
         (["order_sage"], "did you mean 'order_saga'"),
         (["--mutant", "emit-ordnal"], "did you mean 'emit-ordinal'"),
         (["order_saga", "--max-time", "soon"], "a time such as"),
