@@ -101,11 +101,15 @@ class Subscriber:
         """The position of what was seen last, -1 before there was anything."""
         return self.seen[-1]["lastSequence"] if self.seen else -1
 
-    def visible(self) -> tuple[str, int, float]:
-        """Return how far it is behind, and for how long it will not look."""
+    def visible(self) -> tuple[str, bool, bool, float]:
+        """Return whether it has something to read, whether that is compacted, and for how long it will not look.
+
+        How far it is behind is out: whatever there is it reads at once.
+        """
         row = self._db.rows.get(self.execution_id)
+        behind = row is not None and row.head > self.tip
         wait = max(self.drawn_at - trio.current_time(), 0.0) if self._draws_seconds else 0.0
-        return self.name, (-1 if row is None else row.head) - self.tip, wait
+        return self.name, behind, behind and self.tip + 1 < self._db.cuts.get(self.execution_id, 0), wait
 
     def finish(self) -> None:
         """Note what this subscriber has come to: ("followed", execution, name, "" or what is wrong, rows, events)."""

@@ -15,7 +15,7 @@ import itertools
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 import attrs
 
@@ -176,8 +176,15 @@ class Explorer:
     """One exploration with one cap.  Mutable: the graph grows."""
 
     def __init__(
-        self, host: Host, scenario: type[Scenario], bounds: Bounds | None = None, progress: Progress | None = None
+        self,
+        host: Host,
+        scenario: type[Scenario],
+        bounds: Bounds | None = None,
+        progress: Progress | None = None,
+        wanted: Container[str] | None = None,
     ) -> None:
+        """With `wanted` what breaks other invariants than those is passed by, as nothing that was looked for."""
+        self._wanted = wanted
         self._host = host
         self._scenario = scenario
         self._bounds = bounds or Bounds()
@@ -336,8 +343,7 @@ class Explorer:
                 f"{deviations[-1].sentence()}: it was to, and did not; a port does what `approach` returns, which is a "
                 "crash where it was held first"
             )
-        compared, opaque = await self._transparency.check(self._scenario, result)
-        violation = violation_of(result) or (opaque if compared else None)
+        violation = await self._violation(result)
         if violation is not None and steer is not None:
             await self._run_raw(result, violation)
         elif violation is not None:
@@ -345,6 +351,13 @@ class Explorer:
         elif why := inconclusive(result):
             self.report.inconclusive.append(f"{why}, with {len(deviations)} deviations")
         return result
+
+    async def _violation(self, result: RunResult) -> Violation | None:
+        compared, opaque = await self._transparency.check(self._scenario, result)
+        if self._wanted is None:
+            return violation_of(result) or (opaque if compared else None)
+        seen = [*result.judgement.violations, *([opaque] if compared and opaque is not None else [])]
+        return next((violation for violation in seen if violation.invariant in self._wanted), None)
 
     async def _run_raw(self, steered: RunResult, violation: Violation) -> None:
         """Run the schedule of an order that was steered, and found to break something: nothing else is reported."""
@@ -363,6 +376,9 @@ class Explorer:
         """
         report = self.report
         composable = [i for i in self._scenario.invariants if i.composable]
+        if self._wanted is not None:
+            composable = [i for i in composable if i.name in self._wanted]
+            report.unsearched = [i.name for i in composable]
         limit = min(((found.cost[0], 0) for found in report.found), default=NO_LIMIT)
         suspects: list[Suspect] = []
         searches = search(visited(self.graph), ROOT, composable, cheaper_than=limit, go_on=self._in_time)

@@ -273,3 +273,10 @@ class SilentOften(OftenPerformed):
 
     name = "silent_often"
     behaviour = Scenario.behaviour
+
+
+class Loud(OftenPerformed):
+    """Each start breaks something that is looked at last."""
+
+    name = "loud"
+    invariants: ClassVar = (TwoLives(), AtMost(2))

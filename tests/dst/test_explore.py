@@ -382,6 +382,16 @@ def test_a_failing_run_does_not_hide_a_path_with_fewer_faults(toys: ModuleType) 
     assert [1, 2] == [len(found.deviations) for found in report.found]
 
 
+def test_what_is_not_looked_for_is_passed_by(toys: ModuleType) -> None:
+    """Every second crash breaks `two-lives`, and hides what only a path of two crashes breaks."""
+
+    async def look(simulations: Host) -> Exploration:
+        return await Explorer(simulations, toys.Loud, wanted={"performed-at-most"}).run()
+
+    assert {"two-lives"} == {found.violation.invariant for found in explored(toys.Loud).found}
+    assert ["performed-at-most"] == [found.violation.invariant for found in host(look).found]
+
+
 def test_a_behaviour_that_leaves_out_what_matters_is_caught(toys: ModuleType) -> None:
     report = explored(toys.Tired)
     assert ["performed-at-most"] == [suspect.invariant for suspect in report.spurious][:1]
@@ -409,6 +419,7 @@ def test_a_scenario_that_is_not_deterministic_is_told(toys: ModuleType) -> None:
         ("saga-outside-steps", 1, 1),
         ("append-without-expectation", 1, 1),
         ("emit-ordinal", 1, 2),
+        ("lease-token-reused", 0, 1),
         ("emit-content-global", 1, 2),
         ("saga-resumes-forward", 1, 2),
         pytest.param("emit-no-unsettled", 1, 3, marks=pytest.mark.slow),
