@@ -133,7 +133,7 @@ async def explore(
             progress(report)
 
     report.cut_short = [f"counts up to {2 * bounds.cap} were not tried to the end"]  # likewise
-    left = None if bounds.seconds_max is None else max(bounds.seconds_max - seconds, 0.0)
+    left = None if bounds.seconds_max is None else round(max(bounds.seconds_max - seconds, 0.0), 1)
     wider = attrs.evolve(bounds, cap=2 * bounds.cap, seconds_max=left)
     again = await Explorer(host, scenario, wider, checking).run()
     checking(again)

@@ -1,12 +1,14 @@
-"""What is published: pages that their records give, of the mutants that there are."""
+"""What is published: pages that their records give, of the mutants and scenarios that there are."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import reports
-from dst.records import parse_mutants, to_text
+from dst.records import parse_explorations, parse_mutants, to_text
+from reports.exploration import page as exploration_page
 from reports.mutants import page, survivors
+from scenarios.catalogue import SCENARIOS
 from scenarios.mutants import MUTANTS
 
 PUBLISHED = Path(reports.__file__).parent / "published"
@@ -32,3 +34,23 @@ def test_each_kill_is_short_minimal_and_of_the_mutant():
     assert len(kills) >= 5 * (len(MUTANTS) - 1)
     assert all(kill.minimal and kill.true_kernel_holds and len(kill.sentences) == kill.deviations for kill in kills)
     assert max(kill.deviations or 0 for kill in kills) <= 5
+
+
+# ---- explored scenarios ----------------------------------------------------------------------------------------------
+
+EXPLORED_TEXT = (PUBLISHED / "exploration.json").read_text(encoding="utf-8")
+EXPLORED = parse_explorations(EXPLORED_TEXT, "exploration.json")
+
+
+def test_the_page_of_explored_scenarios_is_what_its_record_gives():
+    assert (PUBLISHED / "exploration.md").read_text(encoding="utf-8") == exploration_page(EXPLORED)
+    assert EXPLORED_TEXT == to_text(EXPLORED)
+
+
+def test_it_tells_of_every_scenario_that_there_is_which_closed_or_names_its_bounds():
+    assert sorted(SCENARIOS) == sorted(one.scenario for one in EXPLORED.explorations)
+    assert (0, False) == (len(EXPLORED.missing), EXPLORED.interrupted)
+    assert all(one.closed or one.stopped for one in EXPLORED.explorations)
+    assert [] == [one.scenario for one in EXPLORED.explorations if one.failures or one.spurious or one.diverged]
+    assert EXPLORED.seconds <= 600
+    assert EXPLORED.workers <= 2
