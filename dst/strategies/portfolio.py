@@ -1,7 +1,7 @@
 """`portfolio`: a bit of everything, the default.  And all strategies by name.
 
-Every other run of a campaign's first piece is one of `closure`, as long as there is something new in it.  Of all others
-the seed says which strategy makes them.
+Every eighth run of a campaign's first piece is one of `closure`, as long as there is something new in it.  Of all
+others the seed says which strategy makes them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def _swarm(seed: int, terms: Terms) -> Choices:
 
 
 _SEEDED: Mapping[str, Callable[[int, Terms], Choices]] = {"random": _random, "swarm": _swarm, "pct": pct, "pos": pos}
-_SHARES = ("swarm", "swarm", "swarm", "random", "pct", "pos", guided.NAME, guided.NAME)
+_SHARES = (*["random"] * 4, *["swarm"] * 3, "pct", "pos", guided.NAME)
+_CLOSURE_ONE_IN = 8
 
 
 def _member(seed: int) -> str:
@@ -50,9 +51,9 @@ class Portfolio(Strategy):
         self._members: dict[str, Strategy] = {name: STRATEGIES[name](terms) for name in dict.fromkeys(_SHARES)}
 
     def propose(self, seed: int) -> Proposal:
-        """Return every other time a run of the closure, while there is one; else one of whose turn it is."""
+        """Return now and then a run of the closure, while there is one; else one of whose turn it is."""
         self._proposed += 1
-        if self._proposed % 2 and self._closure is not None and not self._closure.exhausted:
+        if self._proposed % _CLOSURE_ONE_IN == 0 and self._closure is not None and not self._closure.exhausted:
             return self._closure.propose(seed)
         return self._members[_member(seed)].propose(seed)
 

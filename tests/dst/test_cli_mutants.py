@@ -154,6 +154,7 @@ def test_a_schedule_that_breaks_the_true_kernel_is_told_with_the_way_to_see_it()
 
 
 def test_the_page_compares_the_first_strategy_with_the_best_other():
-    text = page(record(tried(strategy="portfolio", schedules=30), tried(strategy="swarm", schedules=10)))
-    assert "at worst 3.0 (`m`, where `swarm` is best)" in text
+    text = page(record(tried(strategy="portfolio", schedules=31), tried(strategy="swarm", schedules=10)))
+    assert "in median schedules: 3.10 in the median of 1 mutants, at worst 3.1" in text
+    assert "more than 3 for 1: `m` 3.1 (`swarm` is best)." in text
     assert "1. crash it" in text
