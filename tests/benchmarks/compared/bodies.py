@@ -26,6 +26,8 @@ class World:
     story: ClassVar[str]
     crashes: ClassVar[bool] = False  # does its process die and start again?  Then it has one task
 
+    drawn: ClassVar[bool] = False  # is the bug another from another seed?
+
     def __init__(self, seed: int, *, mended: bool) -> None:
         self.mended = mended
         self.broken = ""
@@ -43,6 +45,7 @@ class OrderOfFive(World):
     """Five tasks of one step.  The order that breaks is drawn from the seed, the same for every tool."""
 
     story = "five tasks of one step; one order of the 120 breaks"
+    drawn = True
 
     def __init__(self, seed: int, *, mended: bool) -> None:
         super().__init__(seed, mended=mended)

@@ -62,6 +62,9 @@ class Detangle(Tool):
         names = ("auto", "random", "pct:3", "dfs, bound by bound", "dfs, no bound")
         return dict.fromkeys(names, "deviations")
 
+    def draws(self, way: str) -> bool:
+        return not way.startswith("dfs")
+
     def find(self, row: str, way: str, seed: int, limits: Limits) -> Try:
         watch, tested, runs = Stopwatch(limits), played(row, seed, mended=False), 0
         for strategy in _strategies(row, way):

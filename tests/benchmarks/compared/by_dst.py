@@ -150,6 +150,10 @@ class Dst(Tool):
         names = ("portfolio", "pct", "pos", orders) if not bodies.ROWS[row].crashes else ("portfolio", "swarm", orders)
         return dict.fromkeys(names, "deviations")
 
+    def draws(self, way: str) -> bool:
+        """Exploring draws nothing."""
+        return not way.startswith("explore")
+
     def find(self, row: str, way: str, seed: int, limits: Limits) -> Try:
         """Search until the first failure."""
         tested = scenario(row, seed, mended=False)

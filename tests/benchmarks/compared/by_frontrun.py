@@ -84,6 +84,9 @@ class Frontrun(Tool):
     def ways(self, row: str) -> Mapping[str, str]:
         return dict.fromkeys((DPOR, DPOR_BOUNDED, RANDOM), "steps of the whole schedule")
 
+    def draws(self, way: str) -> bool:
+        return way == RANDOM
+
     def find(self, row: str, way: str, seed: int, limits: Limits) -> Try:
         watch = Stopwatch(limits)
         result = _explore(row, way, seed, limits, mended=False)

@@ -61,6 +61,9 @@ class Simloom(Tool):
         names = ("random", "pct:auto", "systematic, bound by bound", "systematic, no bound")
         return dict.fromkeys(names, "deviations")
 
+    def draws(self, way: str) -> bool:
+        return not way.startswith("systematic")
+
     def find(self, row: str, way: str, seed: int, limits: Limits) -> Try:
         watch, tested = Stopwatch(limits), played(row, seed, mended=False)
         runs, failed, _ = _search(tested, row, way, seed * 10**6, watch, limits)

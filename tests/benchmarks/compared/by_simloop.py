@@ -62,7 +62,8 @@ class Simloop(Tool):
         seconds = watch.seconds
         again = simloop.explore(tested, [report.seed], policy=way, shrink=True)  # what its replay option does
         replayed = again is not None and again.trace_hash == report.trace_hash
-        size = len(again.shrunk.kept) if again is not None and again.shrunk is not None else None
+        shrinks = again is not None and again.shrunk is not None and not bodies.ROWS[row].crashes
+        size = len(again.shrunk.kept) if shrinks else None
         return Try(seed, True, runs, seconds, size=size, replayed=replayed)
 
     def rate(self, row: str, way: str, limits: Limits) -> tuple[int, float]:
