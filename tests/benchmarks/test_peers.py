@@ -102,3 +102,39 @@ def test_the_page_says_from_how_many_seeds_nothing_was_found(compared: Any) -> N
 def test_a_tool_that_was_not_run_is_on_the_page(compared: Any) -> None:
     absent = {"name": "simloom", "not_run": "needs Python 3.12", "rows": []}
     assert "- simloom: not run: needs Python 3.12" in compared("standings").page(_record(absent))
+
+
+# ---- what is published -----------------------------------------------------------------------------------------------
+
+PUBLISHED = ROOT / "reports" / "published"
+
+
+@pytest.fixture
+def published() -> dict[str, Any]:
+    """Read the record that is kept."""
+    record: dict[str, Any] = json.loads((PUBLISHED / "peers.json").read_text(encoding="utf-8"))
+    return record
+
+
+def test_the_published_page_is_what_its_record_gives(compared: Any, published: dict[str, Any]) -> None:
+    assert (PUBLISHED / "peers.md").read_text(encoding="utf-8") == compared("standings").page(published)
+
+
+def test_every_tool_was_run_to_its_end_in_the_version_that_is_pinned(compared: Any, published: dict[str, Any]) -> None:
+    peers, stories = compared("environments").PEERS, compared("standings").STORIES
+    assert list(peers) == [tool["name"] for tool in published["tools"]]
+    for tool in published["tools"]:
+        assert "" == tool["not_run"]
+        assert list(stories) == [row["row"] for row in tool["rows"]]
+        assert peers[tool["name"]].requirement in ("", f"{tool['name']}=={tool['version']}")
+
+
+def test_dst_alone_closes_the_crash_rows_as_published(published: dict[str, Any]) -> None:
+    for name in ("crash-done-twice", "crash-in-recovery"):
+        closed = [
+            tool["name"]
+            for tool in published["tools"]
+            for row in tool["rows"]
+            if row["row"] == name and any(each["ended"] and each["whole"] for each in row["exhausted"])
+        ]
+        assert ["dst"] == closed

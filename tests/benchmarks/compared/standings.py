@@ -36,9 +36,9 @@ def _head(record: Record) -> Iterator[str]:
     yield (
         "The same bodies (`tests/benchmarks/compared/bodies.py`) under every tool, from the same seeds. Each tool was "
         "tried by several ways of its own and stands here with the one that found the bug from most seeds, and then in "
-        "the fewest runs; all ways are below. Median / worst. A way that draws nothing is tried from one seed where the "
-        "bug is the same from all. After two searches that found nothing a way is not tried again. What an old search "
-        "has found is used by none."
+        "the fewest runs; all ways are below. Median / worst. A way that draws nothing is tried from one seed where "
+        "the bug is the same from all. After two searches that found nothing a way is not tried again. What an old "
+        "search has found is used by none."
     )
     yield ""
     for tool in record["tools"]:
@@ -69,8 +69,8 @@ def _summary(record: Record) -> Iterator[str]:
     yield f"## Where {OURS} stands"
     yield ""
     yield (
-        f"Level is at most {LEVEL:g} times the best. A space counts as exhausted where nothing is left out: every order, "
-        "and any number of crashes."
+        f"Level is at most {LEVEL:g} times the best. A space counts as exhausted where nothing is left out: every "
+        "order, and any number of crashes."
     )
     yield ""
     yield "| row | runs to the bug | seconds to the bug | runs a second | runs to exhaust it |"
