@@ -26,6 +26,7 @@ from dst.run import Host, RunResult
 from dst.scenario import Scenario
 from dst.schedule import Deviation
 from dst.signature import inconclusive, violation_of
+from dst.strategies.caps import Caps
 from dst.strategies.graph import Cost, Graph, Hold, Key, State, count_schedules, visited
 from dst.strategies.orders import NotThere, Orders, Steer
 from dst.strategies.product import NO_LIMIT, Suspect, search
@@ -118,11 +119,12 @@ async def explore(
     """Explore a scenario, and once it is closed explore it with counts told apart twice as far.
 
     Nothing else may come of that: the same verdict, and as many schedules.  If something does, states were taken for
-    one that do not behave alike, and the space is not closed.  The runs of both are counted.
+    one that do not behave alike, and the space is not closed.  The runs of both are counted.  Where no moment's
+    behaviour says more with the double cap, the second would be the first again, and is not made.
     """
-    bounds = bounds or Bounds()
-    report = await Explorer(host, scenario, bounds, progress).run()
-    if not report.closed:
+    bounds, caps = bounds or Bounds(), Caps()
+    report = await Explorer(host, scenario, bounds, progress, caps=caps).run()
+    if not report.closed or not caps.matter:
         return report
     report.closed = False  # until the caps are known not to matter: somebody may look while that goes on
     runs, seconds = report.runs, report.seconds
@@ -182,9 +184,14 @@ class Explorer:
         bounds: Bounds | None = None,
         progress: Progress | None = None,
         wanted: Container[str] | None = None,
+        caps: Caps | None = None,
     ) -> None:
-        """With `wanted` what breaks other invariants than those is passed by, as nothing that was looked for."""
+        """With `wanted` what breaks other invariants than those is passed by, as nothing that was looked for.
+
+        With `caps` it is found out whether the cap matters.
+        """
         self._wanted = wanted
+        self._caps = caps
         self._host = host
         self._scenario = scenario
         self._bounds = bounds or Bounds()
@@ -263,7 +270,7 @@ class Explorer:
 
     async def _visit(self, state: State) -> None:
         """Run a state's calm way to the end, judge it raw, and note where it can be left."""
-        view = View(state.deviations, self._bounds)
+        view = View(state.deviations, self._bounds, caps=self._caps)
         result = await self._run(state.deviations, view)
         state.records = result.records[segment_start(result.records, state.deviations) :]
         state.holds = [self._edge(state, moment, view.start) for moment in view.departures]
@@ -275,7 +282,7 @@ class Explorer:
         orders, others = Orders(), list[Hold]()
         for number in itertools.count():
             steer = orders.steer(state.deviations, self._scenario)
-            view = View(state.deviations, self._bounds, steer)
+            view = View(state.deviations, self._bounds, steer, self._caps)
             result = await self._run(state.deviations, view, steer)
             steer.finish()
             self.report.orders += 1

@@ -12,6 +12,7 @@ from dst.faults import CRASH_AFTER, CRASH_BEFORE, HOLD, HOLDING, Menu, Option
 from dst.scenario import Scenario
 from dst.schedule import Deviation
 from dst.simulation import Moment, Simulation
+from dst.strategies.caps import Caps
 from dst.strategies.graph import Hold
 from dst.strategies.orders import Steer
 from dst.trace import Record
@@ -77,12 +78,19 @@ class Departure:
 class View:
     """Watches a run from its last deviation on.  Mutable: collects the moments."""
 
-    def __init__(self, deviations: tuple[Deviation, ...], bounds: Bounds, steer: Steer | None = None) -> None:
+    def __init__(
+        self,
+        deviations: tuple[Deviation, ...],
+        bounds: Bounds,
+        steer: Steer | None = None,
+        caps: Caps | None = None,
+    ) -> None:
         self._bounds = bounds
         self.deviations = deviations
         self._crashes = crashes_of(deviations)
         self._others = sum(deviation.do != HOLD for deviation in deviations) - self._crashes
         self._steer = steer
+        self._caps = caps
         self._passed: Counter[str] = Counter()
         self.choices: Written | Steer | None = None
         self.counts: dict[str, int] = {}  # how often each site was passed before
@@ -107,7 +115,7 @@ class View:
                 continue
             crash = option.fault in (CRASH_BEFORE, CRASH_AFTER)
             if crash and not behaviour:
-                behaviour = scenario.behaviour(sim, self._bounds.cap)
+                behaviour = self._behaviour(scenario, sim)
             self.departures.append(
                 Departure(
                     position=len(sim.records) - self.start,
@@ -120,6 +128,12 @@ class View:
                     way=sim.way_to(point),
                 )
             )
+
+    def _behaviour(self, scenario: Scenario, sim: Simulation) -> str:
+        behaviour = scenario.behaviour(sim, self._bounds.cap)
+        if self._caps is not None and not self._caps.matter:
+            self._caps.note(behaviour, scenario.behaviour(sim, 2 * self._bounds.cap))
+        return behaviour
 
     def _begin(self, sim: Simulation) -> bool:
         """Has everything the schedule says happened?"""

@@ -19,6 +19,7 @@ from dst.run import Host, RunResult, host
 from dst.scenario import Scenario
 from dst.schedule import Deviation
 from dst.simulation import Moment, Simulation
+from dst.strategies.caps import Caps
 from dst.strategies.explore import ROOT, Exploration, Explorer, explore
 from dst.strategies.graph import Graph, Hold, Key, State, count_schedules
 from dst.strategies.product import search
@@ -403,6 +404,24 @@ def test_a_cap_that_matters_is_not_closed(toys: ModuleType) -> None:
     assert not low.closed
     assert "different schedules" in low.cut_short[0]
     assert high.closed
+
+
+def test_a_cap_that_tells_nothing_apart_is_not_doubled(toys: ModuleType) -> None:
+    """Up to four tells a third start from the second: there all is run once more."""
+    ignored, high = explored(toys.Worker), explored(toys.Counting, cap=2)
+    assert (True, ignored.states) == (ignored.closed, ignored.runs)
+    assert high.runs > high.states
+
+
+def test_behaviours_that_two_caps_tell_apart_alike_are_one_to_one() -> None:
+    alike, finer, coarser = Caps(), Caps(), Caps()
+    for single, double in (("a", "a"), ("b", "c"), ("a", "a")):
+        alike.note(single, double)
+    for single, double in (("a", "a1"), ("a", "a2")):
+        finer.note(single, double)
+    for single, double in (("a", "c"), ("b", "c")):
+        coarser.note(single, double)
+    assert (False, True, True) == (alike.matter, finer.matter, coarser.matter)
 
 
 def test_a_scenario_that_is_not_deterministic_is_told(toys: ModuleType) -> None:
