@@ -11,7 +11,7 @@ from typing import TypeVar, cast
 import attrs
 import trio
 
-from dst.choices import CALL, FREE, IDLE, IDLE_AFTER, Choices, Ordering, Steering
+from dst.choices import CALL, FREE, IDLE, IDLE_AFTER, TASK, Choices, Ordering, Steering
 from dst.faults import HOLD, HOLDING, STALL, Fault, Menu, Option, menu
 from dst.footprints import EVERYTHING, WRITE
 from dst.node import Incarnation, Node, NodeMain
@@ -127,17 +127,18 @@ class Simulation:
             self._menus.pop(point, None)  # no calm way on from here: nothing to watch
         elif self._ordering is not None:
             self._menus[point] = menu  # something more may be done here when the hold has ended
-        self._deviate(point, option)
-        if option.fault.environmental:
-            self.environment.append((site, count, menu.alike(option)))
+        self._deviate(point, menu, option)
         return point, option.name
 
-    def _deviate(self, point: str, option: Option) -> None:
+    def _deviate(self, point: str, menu: Menu, option: Option) -> None:
         assert option.fault is not None
         self.count(option.fault.name)
         self.deviations.append(Deviation(at=point, do=option.name))
         self.kinds.append(option.fault.name)
         self.records.append(("fault", point, option.name))
+        if option.fault.environmental:
+            site, _, count = point.rpartition("#")
+            self.environment.append((site, int(count), menu.alike(option)))
 
     async def call(self, site: str) -> None:
         """Come to a place where nothing happens, but a task can be held before it goes on to a port.
@@ -208,7 +209,7 @@ class Simulation:
         if index == 0:
             return HOLD
         del self._menus[point]
-        self._deviate(point, menu.options[index])
+        self._deviate(point, menu, menu.options[index])
         return menu.names[index]
 
     def happened(self, point: str) -> None:
@@ -297,7 +298,7 @@ class Simulation:
         if label is None:
             parent = task.parent_nursery.parent_task if task.parent_nursery else None
             above = "" if parent is None or parent is self.nursery.parent_task else self._task_label(parent) + "/"
-            base = f"task:{above.removeprefix('task:')}{task.name.rpartition('.')[2]}"
+            base = f"{TASK}{above.removeprefix(TASK)}{task.name.rpartition('.')[2]}"
             count = self._task_counts[base] = self._task_counts.get(base, 0) + 1
             label = self.task_labels[task] = base if count == 1 else f"{base}({count})"
         return label

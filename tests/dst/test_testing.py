@@ -150,7 +150,6 @@ def test_an_exploration_returns_its_record(outside: CommandLine) -> None:
         ({"strategy": "radnom"}, "did you mean 'random'"),
         ({"faults": ["crash-afetr"]}, "did you mean 'crash-after'"),
         ({"schedules": 0}, "schedules=0: wanted a whole number"),
-        ({"strategy": "explore"}, "cannot be explored"),
         ({"mutant": "nobody"}, "no mutant 'nobody'"),
     ],
 )

@@ -35,6 +35,13 @@ def check(scenario: type[Scenario], *deviations: Deviation) -> tuple[RunResult, 
     return host(body)
 
 
+def test_what_the_environment_does_after_a_hold_counts_as_well() -> None:
+    held = Deviation(at=DECLINED.at, do="hold", until="idle")
+    result, compared, violation = check(OrderSaga, held, DECLINED)
+    assert [held, DECLINED] == list(result.deviations)
+    assert (True, None) == (compared, violation)
+
+
 @pytest.mark.parametrize(
     "deviations", [(), (CRASH,), (DECLINED,), (DECLINED, Deviation(at="effect:order-1/quote#1", do="refused"))]
 )
