@@ -6,7 +6,7 @@ Option 0 is always the calm one.  The simulation does what it is told and writes
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 from dst.faults import HOLD, Fault, Menu
 from dst.prng import SplitMix64, derive
@@ -21,6 +21,9 @@ FREE = "free"
 
 CALL = "call:"
 """How the site of a call begins: a place where a task may be held and nothing else be done, on its way to a port."""
+
+TASK = "task:"
+"""How the site of a task's turn begins."""
 
 _SETTINGS, _DRAWS = 1, 2  # streams of a run's seed
 _SCALE = 1 << 64
@@ -221,5 +224,11 @@ class Resumed:
         return self._written.hold_until(point) if point in self._held else self._end.hold_until(point)
 
     def after_hold(self, point: str, menu: Menu) -> int:
-        """Return what is written for this point beside the hold."""
-        return self._written.after_hold(point, menu)
+        """Return what is written for this point beside the hold, or what the other does beside one of its own."""
+        if point in self._held or not hasattr(self._end, "after_hold"):
+            return self._written.after_hold(point, menu)
+        return cast("Ordering", self._end).after_hold(point, menu)
+
+    def __getattr__(self, name: str) -> Any:
+        """Pass on what the other has to say of who goes on, if it has."""
+        return getattr(self._end, name)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import cast
+from typing import Any
 
 import attrs
 
-from dst.choices import Calm, Choices, Ordering, Random, Written
+from dst.choices import Calm, Choices, Random, Written
 from dst.faults import GO, Fault, Menu
 from dst.judging import run_one
 from dst.mutant import exchange
@@ -94,14 +94,9 @@ class _Watching:
         """Pass it on."""
         return self._choices.hold_until(point)
 
-    @property
-    def at_calls(self) -> bool:
-        """Pass it on, if they have anything to say of it."""
-        return bool(getattr(self._choices, "at_calls", False))
-
-    def after_hold(self, point: str, menu: Menu) -> int:
-        """Pass it on, if they have anything to say of it."""
-        return cast("Ordering", self._choices).after_hold(point, menu) if hasattr(self._choices, "after_hold") else 0
+    def __getattr__(self, name: str) -> Any:
+        """Pass on whatever else these choices have to say, of orders for one; what they do not have, this has not."""
+        return getattr(self._choices, name)
 
 
 async def watched(host: Host, scenario: type[Scenario], choices: Choices) -> tuple[RunResult, tuple[Passed, ...]]:

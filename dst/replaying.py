@@ -14,11 +14,11 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import cast
+from typing import Any
 
 import attrs
 
-from dst.choices import IDLE, IDLE_AFTER, Choices, Ordering, Written
+from dst.choices import IDLE, IDLE_AFTER, Choices, Written
 from dst.faults import HOLD, Menu
 from dst.judging import run_one
 from dst.run import Host, RunResult
@@ -48,14 +48,9 @@ class Noting:
         """Pass it on."""
         return self._choices.hold_until(point)
 
-    @property
-    def at_calls(self) -> bool:
-        """Pass it on, if they have anything to say of it."""
-        return bool(getattr(self._choices, "at_calls", False))
-
-    def after_hold(self, point: str, menu: Menu) -> int:
-        """Pass it on, if they have anything to say of it."""
-        return cast("Ordering", self._choices).after_hold(point, menu) if hasattr(self._choices, "after_hold") else 0
+    def __getattr__(self, name: str) -> Any:
+        """Pass on whatever else these choices have to say, of orders for one; what they do not have, this has not."""
+        return getattr(self._choices, name)
 
 
 @attrs.frozen(kw_only=True)

@@ -1,11 +1,13 @@
-"""Strategies for interleavings: `pct` and `pos`.  Other faults come as `swarm` draws them.
+"""Strategies for interleavings: `pct`, `pos` and `walk`.  Other faults come as `swarm` draws them.
 
-Both are made of holds, as all interleavings here are, so that what they find is shrunk and replayed like anything else.
+All are made of holds, as all interleavings here are, so that what they find is shrunk and replayed like anything else.
 """
 
 from __future__ import annotations
 
-from dst.choices import IDLE, Choices, Random
+from collections.abc import Sequence
+
+from dst.choices import FREE, IDLE, TASK, Choices, Random, Steered
 from dst.faults import HOLD, HOLDING, Menu
 from dst.prng import SplitMix64, derive
 from dst.strategies.strategy import Terms
@@ -81,6 +83,48 @@ class _Pos(_Holding):
         return 1 + self.draws.below(_HELD_MAX)
 
 
+class _Walk(_Holding):
+    """A random walk: whoever comes to a point is held there; when nobody can run, one of them goes on, drawn evenly."""
+
+    at_calls = False
+
+    def __init__(self, seed: int, terms: Terms) -> None:
+        super().__init__(seed, terms)
+        self._holding = HOLDING in terms.faults
+        self._held = 0
+        self._sim: Steered | None = None
+
+    def attach(self, sim: Steered) -> None:
+        """Nothing has to be held while nobody else could run."""
+        self._sim = sim
+
+    def choose(self, site: str, point: str, menu: Menu) -> int:
+        """Hold whatever can be held, where there is anybody else."""
+        assert self._sim is not None
+        index = menu.index(HOLD)
+        if index is None or not self._holding or site.startswith(TASK) or not (self._held or self._sim.crowded()):
+            return self._rest.choose(site, point, menu)
+        return index
+
+    def hold_until(self, point: str) -> str | int:
+        """Until it is drawn."""
+        self._held += 1
+        return FREE
+
+    def after_hold(self, point: str, menu: Menu) -> int:
+        """Do what else is drawn for a point."""
+        index = self._rest.choose(point.rpartition("#")[0], point, menu)
+        return 0 if index == menu.index(HOLD) else index
+
+    def release(self, points: Sequence[str]) -> int:
+        """Draw one."""
+        self._held = len(points) - 1
+        return self.draws.below(len(points))
+
+    def happened(self, point: str) -> None:
+        """Nothing depends on it."""
+
+
 def pct(seed: int, terms: Terms) -> Choices:
     """Return the choices of a `pct` run."""
     return _Pct(seed, terms)
@@ -89,3 +133,8 @@ def pct(seed: int, terms: Terms) -> Choices:
 def pos(seed: int, terms: Terms) -> Choices:
     """Return the choices of a `pos` run."""
     return _Pos(seed, terms)
+
+
+def walk(seed: int, terms: Terms) -> Choices:
+    """Return the choices of a `walk` run."""
+    return _Walk(seed, terms)

@@ -16,14 +16,12 @@ from collections.abc import Sequence
 
 import attrs
 
-from dst.choices import CALL, FREE, Steered, Written
+from dst.choices import CALL, FREE, TASK, Steered, Written
 from dst.faults import HOLD, Menu
 from dst.footprints import EVERYTHING, WRITE, Footprint, independent
 from dst.scenario import Scenario
 from dst.schedule import Deviation
 from dst.simulation import Simulation
-
-_TASKS = "task:"
 
 
 def _not_there(point: str) -> str:
@@ -119,7 +117,7 @@ class Steer:
 
     def _holds(self, site: str, menu: Menu) -> bool:
         assert self._sim is not None
-        if menu.index(HOLD) is None or site.startswith(_TASKS) or not self._has_begun():
+        if menu.index(HOLD) is None or site.startswith(TASK) or not self._has_begun():
             return False
         return self._scenario.has_orders(site) and bool(self._held or self._sim.crowded())
 

@@ -16,7 +16,7 @@ from dst.scenario import Scenario
 from dst.strategies import closure, guided
 from dst.strategies.closure import Closure
 from dst.strategies.guided import Guided
-from dst.strategies.interleaving import pct, pos
+from dst.strategies.interleaving import pct, pos, walk
 from dst.strategies.strategy import Proposal, Seeded, Strategy, Terms
 
 DEFAULT = "portfolio"
@@ -31,8 +31,14 @@ def _swarm(seed: int, terms: Terms) -> Choices:
     return Random(seed, terms.faults, terms.rate)
 
 
-_SEEDED: Mapping[str, Callable[[int, Terms], Choices]] = {"random": _random, "swarm": _swarm, "pct": pct, "pos": pos}
-_SHARES = (*["random"] * 4, *["swarm"] * 3, "pct", "pos", guided.NAME)
+_SEEDED: Mapping[str, Callable[[int, Terms], Choices]] = {
+    "random": _random,
+    "swarm": _swarm,
+    "pct": pct,
+    "pos": pos,
+    "walk": walk,
+}
+_SHARES = (*["walk"] * 7, *["random"] * 5, *["swarm"] * 5, "pct", "pos", guided.NAME)
 _CLOSURE_ONE_IN = 8
 
 

@@ -26,7 +26,7 @@ from dst.strategies.guided import Guided
 from dst.strategies.portfolio import STRATEGIES, of_seed
 from scenarios.order_saga import OrderSaga
 
-SEEDED = ("random", "swarm", "pct", "pos")
+SEEDED = ("random", "swarm", "pct", "pos", "walk")
 
 
 class ThreeTasks(Scenario):
@@ -115,7 +115,7 @@ def test_what_is_proposed_is_the_same_when_it_is_run_twice():
     assert all(one == other for one, other in host(body))
 
 
-@pytest.mark.parametrize("strategy", ["pct", "pos", "swarm", "random"])
+@pytest.mark.parametrize("strategy", SEEDED)
 def test_every_order_of_three_tasks_is_reached(strategy):
     async def body(simulations: Host) -> set[object]:
         terms = terms_of(ThreeTasks)
@@ -189,10 +189,10 @@ def test_a_guided_campaign_reads_what_the_last_one_kept(command):
 
 
 def test_a_failure_that_no_seed_makes_is_replayed_by_its_token(command):
-    done = command.call("fuzz", "--mutant", "saga-resumes-forward", "--seed", "5", "--home", "/dev/null/x")
+    done = command.call("fuzz", "--mutant", "retry-in-doubt", "--seed", "6", "--home", "/dev/null/x")
     (line,) = [line for line in done.out.splitlines() if line.startswith("Reproduce:")]
     words = shlex.split(line)[1:]
-    assert words[2].startswith("dst:order_saga=saga-resumes-forward")
+    assert words[2].startswith("dst:payout=retry-in-doubt")
     assert 1 == command.call(*words[1:]).code
 
 

@@ -138,6 +138,9 @@ def scenario(row: str, seed: int, mended: bool) -> type[Played]:
     return type(kind.__name__, (Played,), space)
 
 
+_ALL_ORDERS = "explore --orders all"
+
+
 class Dst(Tool):
     """Campaigns with each strategy, as `dst fuzz` runs them, and `dst explore`."""
 
@@ -147,7 +150,11 @@ class Dst(Tool):
     def ways(self, row: str) -> Mapping[str, str]:
         """Return the default, what is there for the kind of bug, and exploration."""
         orders = "explore" if bodies.ROWS[row].crashes else "explore --orders all"
-        names = ("portfolio", "pct", "pos", orders) if not bodies.ROWS[row].crashes else ("portfolio", "swarm", orders)
+        names = (
+            ("portfolio", "pct", "pos", "walk", orders)
+            if not bodies.ROWS[row].crashes
+            else ("portfolio", "swarm", orders)
+        )
         return dict.fromkeys(names, "deviations")
 
     def draws(self, way: str) -> bool:
@@ -173,7 +180,7 @@ class Dst(Tool):
 
     def exhaust(self, row: str, limits: Limits) -> Sequence[Exhausted]:
         """Explore until it is closed."""
-        way = "explore" if bodies.ROWS[row].crashes else "explore --orders all"
+        way = "explore" if bodies.ROWS[row].crashes else _ALL_ORDERS
         report = host(lambda h: explore(h, scenario(row, 1, mended=True), _bounds(way, limits)))
         what = "any number of crashes" if bodies.ROWS[row].crashes else "all port orders"
         says = f"closed ({what})" if report.closed else "; ".join(report.cut_short)
