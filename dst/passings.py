@@ -7,14 +7,12 @@ from collections.abc import Sequence
 import attrs
 import trio
 
-from dst.choices import CALL, Steered, Written
+from dst.choices import CALL, TASK, Steered, Written
 from dst.faults import CRASH_AFTER, CRASH_BEFORE, Menu
 from dst.footprints import EVERYTHING, WRITE, Footprint
 from dst.schedule import Deviation
 from dst.scheduler import NODE
 from dst.simulation import Simulation
-
-_TASK = "task:"
 
 
 @attrs.frozen(kw_only=True)
@@ -32,7 +30,7 @@ class Passing:
     @property
     def rank(self) -> int:
         """How well its label says what it is: 0 what is done, 1 what is about to be done, 2 whose turn it is."""
-        return 2 if self.at.startswith(_TASK) else 1 if self.at.startswith(CALL) else 0
+        return 2 if self.at.startswith(TASK) else 1 if self.at.startswith(CALL) else 0
 
     @property
     def occurrence(self) -> int:
@@ -62,7 +60,7 @@ class Looking(Written):
         """Note it."""
         index = super().choose(site, point, menu)
         self._time += 1
-        task = None if site.startswith(_TASK) else trio.lowlevel.current_task()
+        task = None if site.startswith(TASK) else trio.lowlevel.current_task()
         node = "" if task is None else NODE.get() or ""
         self._came[point] = menu, node, task, self._time
         self._note_death(point, menu, index)
