@@ -292,7 +292,7 @@ class Explorer:
             one.holds = [self._edge(state, moment, view.start) for moment in view.departures]
             one.counts, one.visited = view.counts, True
             one.order = result.deviations[len(state.deviations) :]
-            self.report.transitions += len(one.holds)
+            self.report.transitions += len(one.holds) + bool(number)  # that all goes on in this order is one as well
             self._tell()
             if self.report.found or not orders.advance():
                 break

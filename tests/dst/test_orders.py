@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from dst.choices import Written
 from dst.errors import WrongUsage
-from dst.faults import Menu
+from dst.faults import HOLDING, Menu
 from dst.footprints import ADD, EVERYTHING, READ, SET, WRITE, independent
+from dst.records import ExplorationRecord
 from dst.run import Host, RunResult, host
 from dst.scenario import Scenario
 from dst.schedule import Deviation
@@ -25,6 +26,7 @@ from dst.simulation import Moment, Simulation
 from dst.strategies.explore import Exploration, Explorer, check_orders, explore
 from dst.strategies.orders import Orders
 from dst.strategies.view import Bounds
+from dst.testing import check
 from scenarios.catalogue import SCENARIOS
 from scenarios.mutants import MUTANTS
 
@@ -192,6 +194,16 @@ def test_what_is_held_may_crash_when_it_goes_on(toys: ModuleType) -> None:
     assert () == choices.missed
     assert deviations == result.deviations
     assert [(1, 0), (0, 0)] == [record[1:] for record in result.records if record[0] == "did"]
+
+
+def test_orders_of_what_never_crashes_are_explored_as_well(toys: ModuleType) -> None:
+    class Crashless(toys.Tasks):
+        faults = (HOLDING,)
+        tasks = ((("write", "a"),), (("write", "a"),))
+
+    record = check(Crashless, strategy="explore", all_orders=True)
+    assert isinstance(record, ExplorationRecord)
+    assert (True, 2, 1) == (record.closed, record.orders_run, record.transitions)
 
 
 # ---- with crashes ----------------------------------------------------------------------------------------------------
