@@ -1,4 +1,4 @@
-"""The invariants over kernel events, ledger and calls.
+"""The invariants over kernel events, ledger and calls, and which of them hold of what: the names scenarios use.
 
 Record kinds they read: an event's own type for what the kernel records (`(type, execution, envelope)`), `emit`,
 `emitted` and `acked` for a flow's emits, `performed` for the ledger, `handed` for values, `folded` and `final`.
@@ -6,149 +6,21 @@ Record kinds they read: an event's own type for what the kernel records (`(type,
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
 from dst.durable.child_once import ChildOnce
+from dst.durable.emits_kept import EmitOnce as EmitOnce
+from dst.durable.emits_kept import NoEmitLost as NoEmitLost
+from dst.durable.event_records import KERNEL, TERMINAL, payload_of, step_of
 from dst.durable.live_query_fresh import LiveQueryFresh
 from dst.durable.observed import is_served
+from dst.durable.rollbacks import CompensatorOnce as CompensatorOnce
+from dst.durable.rollbacks import RollbackFinished as RollbackFinished
 from dst.durable.services import execution_of, scope_of
-from dst.durable.stores import EXECUTING, INHERITED, LEGACY, LEGACY_SCHEMA, LIVE, REPEATED, UNSETTLED
+from dst.durable.stores import LEGACY_SCHEMA
 from dst.invariants import AnyInvariant, Broken, Invariant, Key
 from dst.trace import Record
 from kernel import events
 from kernel.events import stamp_of
-from kernel.jsonform import Json, encode
-
-_TERMINAL = tuple(sorted(events.TERMINAL_TYPES))
-_ENDS = (*_TERMINAL, events.EXECUTION_CONTINUED)  # of what one beginning of a flow does
-_KERNEL = tuple(sorted(events.KERNEL_TYPES))
-_MARK = "#compensate:"
-
-
-def _payload(record: Record) -> dict[str, Any]:
-    payload: dict[str, Any] = record[2].payload
-    return payload
-
-
-def _step(record: Record) -> str:
-    step: str = record[2].payload["step"]
-    return step
-
-
-class NoEmitLost(Invariant[tuple[frozenset[str], int]]):
-    """ADR 0102 D2, by count: equal content is interchangeable, so concurrent branches may swap it.
-
-    `moved` declares the loss that the record accepts, residual (a): a deploy moves an emit of this segment and type to
-    another place of the segment.  Called there with all of the segment served, it is taken for the old one, and needs
-    no event of its own.  Any other emit, and the same one behind a live syscall, needs its event as ever.
-    """
-
-    name = "no-emit-lost"
-    says = "every acknowledged logical emit has an event of its own"
-    kinds = ("emitted", "acked", events.EXECUTION_SUSPENDED, events.EXECUTION_CONTINUED, *_TERMINAL)
-    initial = (frozenset(), 0)  # logical emits acknowledged, events
-
-    def __init__(self, moved: Iterable[tuple[int, str]] = ()) -> None:
-        self._moved = frozenset(moved)
-
-    def compose(self, state: tuple[frozenset[str], int]) -> tuple[frozenset[str], int]:
-        """More events than there can be logical emits are as good as that many."""
-        return state[0], min(state[1], _COUNTED)
-
-    def key(self, record: Record) -> Key:
-        """Keyed by emit identity; gates and ends go to all of an execution."""
-        if record[0] in ("emitted", "acked"):
-            return record[1], (record[1], record[2], record[3])
-        return record[1], None
-
-    def advance(self, state: tuple[frozenset[str], int], record: Record) -> tuple[frozenset[str], int]:
-        """Count; judge at gates and ends."""
-        acked, count = state
-        if record[0] == "emitted":
-            return acked, count + 1
-        if record[0] == "acked":
-            if self._moved and self._is_taken_for_another(acked, count, record):
-                return state
-            return acked | {record[4]}, count
-        if len(acked) > count:
-            raise Broken(
-                f"emits of this content that were acknowledged: {len(acked)} ({', '.join(sorted(acked))}); "
-                f"the log holds {count}",
-                "an event for each",
-                place="a gate or an end",
-            )
-        return self.initial if record[0] == events.EXECUTION_CONTINUED else state
-
-    def _is_taken_for_another(self, acked: frozenset[str], count: int, record: Record) -> bool:
-        """Is this residual (a): declared, all of its segment served, and every event there is stands for another?"""
-        return (
-            (record[2], record[3].rpartition("/")[0]) in self._moved
-            and LIVE not in record[5]
-            and record[4] not in acked
-            and 0 < count <= len(acked)
-        )
-
-
-_COUNTED = 16  # events of one content; more logical emits of it than this in one segment no scenario makes
-
-
-Emits = tuple[frozenset[str], int, int]
-
-
-class EmitOnce(Invariant[Emits]):
-    """ADR 0102 D2: a duplicate is allowed where the trace shows a reason.
-
-    Its state: the logical emits that were called, the events that stand for one of them, and how many events were made
-    that cannot serve a re-run, beside an effect, after an unsettled outcome, or behind a live syscall in place of one
-    that the log holds: each excuses one duplicate.  An event of a log from before stamps stands for none (D8); one that
-    a fork has copied stands for a call to come (K-RUN-5).
-    """
-
-    name = "emit-once"
-    says = "no emit is appended twice except where the trace shows a reason that ADR 0102 allows"
-    kinds = ("emit", "emitted", events.EXECUTION_CONTINUED)
-    initial = (frozenset(), 0, 0)
-
-    def compose(self, state: Emits) -> Emits:
-        """More excuses than there can be logical emits are as good as that many."""
-        return state[0], state[1], min(state[2], _COUNTED)
-
-    def key(self, record: Record) -> Key:
-        """Keyed by emit identity; a new beginning goes to all of an execution."""
-        if record[0] == events.EXECUTION_CONTINUED:
-            return record[1], None
-        return record[1], (record[1], record[2], record[3])
-
-    def advance(self, state: Emits, record: Record) -> Emits:
-        """Compare events with calls."""
-        called, standing, excuses = state
-        if record[0] == events.EXECUTION_CONTINUED:
-            return self.initial
-        if record[0] == "emit":
-            return called | {record[4]}, standing, excuses
-        facts: str = record[5]
-        if facts == LEGACY:
-            return state
-        if INHERITED in facts:
-            return called, standing + 1, excuses + any(fact in facts for fact in (EXECUTING, UNSETTLED, REPEATED))
-        if standing < len(called):
-            standing += 1
-            excuses += REPEATED in facts and EXECUTING not in facts and UNSETTLED not in facts
-        elif LIVE not in facts:
-            if not excuses:
-                raise Broken(
-                    f"event {record[6].sequence} is one too many; logical emits of its content: {len(called)} "
-                    f"({', '.join(sorted(called))})",
-                    "one event each: no syscall of the segment was live, and no earlier event is left that was made "
-                    "beside an effect or after an unsettled outcome",
-                )
-            excuses -= 1
-        return called, standing, excuses + (EXECUTING in facts or UNSETTLED in facts)
-
-    def could_fail(self, state: Emits) -> bool:
-        """Something was appended."""
-        return state[1] > 0
+from kernel.jsonform import encode
 
 
 class StepCompletesOnce(Invariant[tuple[int, bool]]):
@@ -165,9 +37,9 @@ class StepCompletesOnce(Invariant[tuple[int, bool]]):
             return (record[1], (record[1], record[3])) if record[2] == "step" else None
         if record[0] == events.EXECUTION_CONTINUED:
             return record[1], None
-        if not is_served(record[0], _payload(record)):
+        if not is_served(record[0], payload_of(record)):
             return None
-        return record[1], (record[1], _step(record))
+        return record[1], (record[1], step_of(record))
 
     def advance(self, state: tuple[int, bool], record: Record) -> tuple[int, bool]:
         """Count ends that a re-run is served."""
@@ -213,7 +85,7 @@ class EffectAccounted(Invariant[tuple[int, tuple[Attempt, ...], frozenset[Attemp
         if record[0] == events.EXECUTION_CONTINUED:
             return beginning + 1, started, performed
         if record[0] == events.STEP_STARTED:
-            attempt = f"{scope_of(record[1], beginning)}/{_step(record)}", _payload(record).get("attempt", 1)
+            attempt = f"{scope_of(record[1], beginning)}/{step_of(record)}", payload_of(record).get("attempt", 1)
             return beginning, (*started, attempt), performed
         attempt = record[3], record[4]
         said = f"{record[1]} did {record[2]} of {record[3]}"
@@ -231,145 +103,13 @@ class EffectAccounted(Invariant[tuple[int, tuple[Attempt, ...], frozenset[Attemp
         return bool(state[2])
 
 
-def _compensation(step: str) -> tuple[str, str, int] | None:
-    """Return (compensator, saga's name, index) of a compensation's journal id, or None."""
-    compensator, mark, rest = step.partition(_MARK)
-    name, _, index = rest.rpartition(":")
-    return (compensator, name, int(index)) if mark and index.isdigit() else None
-
-
-Rollback = tuple[frozenset[str], tuple[str, ...], frozenset[str], frozenset[str]]
-
-
-class CompensatorOnce(Invariant[Rollback]):
-    """ADR 0041: reverse order, each once, given what is to be undone.
-
-    `owed_by` says which forward step a compensator undoes, whatever its key: its input is an output of that step.
-    """
-
-    name = "compensator-once"
-    says = "no compensator completes twice, runs unowed or out of order, or is left open under a terminal state"
-    kinds = (events.STEP_STARTED, events.STEP_COMPLETED, events.STEP_FAILED, events.EXECUTION_CONTINUED, *_TERMINAL)
-    initial = (frozenset(), (), frozenset(), frozenset())  # compensators done, begun, ended; outputs that are owed for
-
-    def __init__(self, owed_by: dict[str, str] | None = None) -> None:
-        self._owed_by = owed_by or {}
-
-    def key(self, record: Record) -> Key:
-        """Keyed by execution."""
-        return record[1], (record[1],)
-
-    def advance(self, state: Rollback, record: Record) -> Rollback:
-        """Follow the rollback."""
-        done, begun, ends, outputs = state
-        if record[0] in _ENDS:
-            left = [step for step in begun if step not in ends]
-            if left:
-                raise Broken(f"{record[0]} with {', '.join(left)} left open", "every compensator that began has ended")
-            return self.initial if record[0] == events.EXECUTION_CONTINUED else state
-        step = _step(record)
-        if _compensation(step) is None:
-            if record[0] != events.STEP_COMPLETED:
-                return state
-            return done, begun, ends, outputs | {_owed(step.partition("[")[0], _payload(record).get("output"))}
-        if record[0] == events.STEP_STARTED:
-            return done, self._begin(begun, outputs, step, _payload(record).get("input")), ends - {step}, outputs
-        if record[0] == events.STEP_COMPLETED:
-            if step in done:
-                raise Broken(f"{step} completed twice", "once")
-            done |= {step}
-        return done, begun, ends | {step}, outputs
-
-    def _begin(self, begun: tuple[str, ...], outputs: frozenset[str], step: str, input: Json) -> tuple[str, ...]:
-        compensator, scope, index = _compensation(step) or ("", "", 0)
-        owed = self._owed_by.get(compensator)
-        if owed is not None and _owed(owed, input) not in outputs:
-            raise Broken(
-                f"{step} began, and was given {encode(input)}, which is no output of {owed}",
-                "compensators of completed steps only, each given the step's output",
-            )
-        if step in begun:
-            return begun
-        same = [i for _, name, i in map(_compensation, begun) if name == scope]  # type: ignore[misc]  # none is None
-        if same and index >= same[-1]:
-            raise Broken(
-                f"{step} began after number {same[-1]}", "the reverse of the order in which they were registered"
-            )
-        return (*begun, step)
-
-    def could_fail(self, state: Rollback) -> bool:
-        """A rollback has begun."""
-        return bool(state[1])
-
-
-def _owed(step: str, output: Json) -> str:
-    return f"{step}: {encode(output)}"
-
-
-class RollbackFinished(Invariant[tuple[frozenset[str], frozenset[tuple[str, int]], frozenset[str]]]):
-    """K-SAGA-4.  `scope` names the forward steps of the saga; without it every step of the execution counts as one."""
-
-    name = "rollback-finished"
-    says = "a rollback that has begun is finished: all below it is undone, and no step of its scope goes on"
-    kinds = (events.STEP_STARTED, events.STEP_COMPLETED, events.STEP_FAILED, events.EXECUTION_CONTINUED, *_TERMINAL)
-    initial = (
-        frozenset(),
-        frozenset(),
-        frozenset(),
-    )  # unsettled forwards, begun, stopped at rollback
-
-    def __init__(self, scope: Iterable[str] | None = None) -> None:
-        self._scope = None if scope is None else frozenset(scope)
-
-    def key(self, record: Record) -> Key:
-        """Keyed by execution."""
-        return record[1], (record[1],)
-
-    def advance(
-        self, state: tuple[frozenset[str], frozenset[tuple[str, int]], frozenset[str]], record: Record
-    ) -> tuple[frozenset[str], frozenset[tuple[str, int]], frozenset[str]]:
-        """Remember what had not completed when the rollback began."""
-        open_, begun, stopped = state
-        if record[0] in _ENDS:
-            self._check_all(begun, record[0])
-            return self.initial if record[0] == events.EXECUTION_CONTINUED else state
-        step = _step(record)
-        found = _compensation(step)
-        if found is not None:
-            if record[0] == events.STEP_STARTED:
-                return open_, begun | {(found[1], found[2])}, stopped | open_
-            return state
-        if self._scope is not None and step not in self._scope:
-            return state
-        if record[0] == events.STEP_COMPLETED:
-            if step in stopped:
-                raise Broken(
-                    f"{step} had not completed when the rollback began, and completed after it", "it stays undone"
-                )
-            return open_ - {step}, begun, stopped
-        if record[0] == events.STEP_FAILED and _payload(record).get("reason") == "typed":
-            return open_ - {step}, begun, stopped
-        return open_ | {step}, begun, stopped
-
-    def _check_all(self, begun: frozenset[tuple[str, int]], kind: str) -> None:
-        for scope, index in sorted(begun):
-            if index and (scope, index - 1) not in begun:
-                raise Broken(
-                    f"{kind} with compensation {index} begun and {index - 1} never", "all of them, to the first"
-                )
-
-    def could_fail(self, state: tuple[frozenset[str], frozenset[tuple[str, int]], frozenset[str]]) -> bool:
-        """A rollback has begun."""
-        return bool(state[1])
-
-
 class LogSound(Invariant[tuple[int, str]]):
     """K-LOG-1 to 3, ADR 0102 D1."""
 
     name = "log-sound"
     says = "every log is contiguous and chained, with one winner for each position and no stamp on a kernel fact"
     composable = False  # positions and hashes
-    kinds = (*_KERNEL, "emitted", "other")
+    kinds = (*KERNEL, "emitted", "other")
     initial = (0, events.GENESIS_HASH)
 
     def key(self, record: Record) -> Key:
@@ -394,7 +134,7 @@ class TerminalOnce(Invariant[str]):
 
     name = "terminal-once"
     says = "an execution ends at most once, and nothing follows its end"
-    kinds = (*_KERNEL, "emitted", "other")
+    kinds = (*KERNEL, "emitted", "other")
     initial = ""
 
     def key(self, record: Record) -> Key:
@@ -443,13 +183,13 @@ class DecisionStable(Invariant[str | None]):
         """Keyed by execution and decision; a new beginning goes to all of an execution."""
         if record[0] == events.EXECUTION_CONTINUED:
             return record[1], None
-        return record[1], (record[1], _payload(record)["decisionId"])
+        return record[1], (record[1], payload_of(record)["decisionId"])
 
     def advance(self, state: str | None, record: Record) -> str | None:
         """Nothing is decided twice; what an older kernel has recorded again changes nothing."""
         if record[0] == events.EXECUTION_CONTINUED:
             return None
-        choice = encode(_payload(record)["choice"])
+        choice = encode(payload_of(record)["choice"])
         if state is not None and record[2].schema_version == LEGACY_SCHEMA:
             return state
         if state is not None:
@@ -503,10 +243,10 @@ class GateOnce(Invariant[tuple[frozenset[str], bool]]):
             if record[5]:
                 raise Broken(f"parked on {record[4]} with {record[5]!r} accepted", "the gate is passed")
             return state
-        delivery = _payload(record)["deliveryId"]
+        delivery = payload_of(record)["deliveryId"]
         if delivery in passed:
             raise Broken(f"delivery {delivery!r} passed a second gate", "one")
-        if not is_open and _payload(record)["on"] != events.CANCEL_REQUESTED:
+        if not is_open and payload_of(record)["on"] != events.CANCEL_REQUESTED:
             raise Broken(f"delivery {delivery!r} passed, and no gate was open", "EXECUTION_SUSPENDED before it")
         return passed | {delivery}, is_open and record[0] == events.GATE_DELIVERED
 
@@ -548,7 +288,7 @@ class ParkedRests(Invariant[str]):
         "accepted",
         events.STEP_STARTED,
         events.DECISION_RECORDED,
-        *_TERMINAL,
+        *TERMINAL,
     )
     initial = ""  # "parked", "passed", or "asked": to be cancelled it runs up to its gate, unserved steps and all
 
