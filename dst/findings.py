@@ -31,8 +31,12 @@ def describe(
     replays: bool,
     replay: str,
     cause: str = "",
+    found_in: str = "",
 ) -> FailureRecord:
-    """Return the record of a failure, in the words of the run that shows it."""
+    """Return the record of a failure, in the words of the run that shows it.
+
+    `found_in` is the name of the scenario of the run that found it, if that may be another.
+    """
     seen_at = moment(result.records, violation.at)
     return FailureRecord(
         id=signature.id,
@@ -58,6 +62,7 @@ def describe(
         replays=replays,
         replay=replay,
         cause=cause,
+        found_in="" if found_in == scenario.name else found_in,
     )
 
 
@@ -66,7 +71,12 @@ def remembered(found: FailureRecord, known: FailureRecord | None) -> FailureReco
     if known is None or (known.id, known.digest) != (found.id, found.digest):
         return found
     return attrs.evolve(
-        found, found_with=known.found_with, minimal=known.minimal, shrunk=known.shrunk, cause=known.cause
+        found,
+        found_with=known.found_with,
+        minimal=known.minimal,
+        shrunk=known.shrunk,
+        cause=known.cause,
+        found_in=known.found_in,
     )
 
 
@@ -75,7 +85,7 @@ def schedule_of(failure: FailureRecord, versions: Versions = ()) -> Schedule:
     return Schedule(
         scenario=failure.scenario,
         mutant=failure.mutant,
-        seed=failure.seed,
+        seed=None if failure.found_in else failure.seed,  # which makes a run of another scenario
         deviations=tuple(Deviation(at=d.at, do=d.do, until=d.until) for d in failure.deviations),
         versions=versions,
     )

@@ -17,7 +17,8 @@ from dst.executors.chunk import ChunkRunner
 from dst.explain import Effort, Explanation
 from dst.findings import describe, schedule_of
 from dst.forks import failing_run
-from dst.judging import investigate, run_one
+from dst.investigating import investigate
+from dst.judging import run_one
 from dst.lookup import find_mutant, find_scenario
 from dst.mutant import Mutant
 from dst.records import ExplanationRecord, FailureRecord, KillRecord
@@ -74,14 +75,14 @@ async def _try(simulations: Host, plan: Attempt) -> tuple[KillRecord, FailureRec
         minimal=failure is not None and failure.minimal,
         sentences=() if failure is None else failure.sentences,
         token="" if failure is None else schedule_of(failure).to_token(),
-        true_kernel_holds=None if failure is None else await _holds(simulations, mutant, failure),
+        true_kernel_holds=None if failure is None else await _holds(simulations, failure),
     )
     return kill, failure
 
 
-async def _holds(simulations: Host, mutant: Mutant, failure: FailureRecord) -> bool:
+async def _holds(simulations: Host, failure: FailureRecord) -> bool:
     """Does the schedule break nothing on the true kernel?"""
-    scenario = find_scenario(mutant.scenario)
+    scenario = find_scenario(failure.scenario)
     deviations = schedule_of(failure).deviations
     _, violation = await run_one(simulations, Transparency(simulations), scenario, Written(deviations))
     return violation is None
@@ -130,8 +131,9 @@ def explained(kill: KillRecord) -> ExplanationRecord:
 
 async def _explain(simulations: Host, kill: KillRecord) -> ExplanationRecord:
     mutant, transparency = find_mutant(kill.mutant), Transparency(simulations)
-    scenario = mutant.apply(find_scenario(mutant.scenario))
-    failing = await failing_run(simulations, transparency, scenario, kill.mutant, token(kill.token).deviations)
+    schedule = token(kill.token)
+    scenario = mutant.apply(find_scenario(schedule.scenario))
+    failing = await failing_run(simulations, transparency, scenario, kill.mutant, schedule.deviations)
     assert failing is not None, f"{kill.token} does not fail any more"
     explanation = Explanation(failing, Effort(), lambda runs: None)
     await explanation.run(simulations, transparency)
@@ -187,9 +189,9 @@ async def _described(simulations: Host, mutant: Mutant, found: Found) -> Failure
         mutant=mutant.name,
         budget=BUDGET,
     )
-    final = await simulations.run(scenario, Written(shrunk.schedule.deviations))
+    final = await simulations.run(shrunk.scenario, Written(shrunk.schedule.deviations))
     return describe(
-        scenario,
+        shrunk.scenario,
         final,
         shrunk.violation,
         signature,
@@ -200,4 +202,5 @@ async def _described(simulations: Host, mutant: Mutant, found: Found) -> Failure
         shrunk=True,
         replays=shrunk.replays,
         replay="",
+        found_in=shrunk.found_in,
     )

@@ -1,7 +1,8 @@
 """Scenarios and mutants by name: the shipped ones, a project's own, and any `package.module:Class`.
 
-Names are what travels: to worker processes, to other Pythons, into stored records.  Only names that a person gave, on
-the command line or in the project's configuration, are ever imported; what a schedule file says is looked up, no more.
+Each may be followed by a size, as in `chat_session@turns=1` (see `dst.parameters`).  Names are what travels: to worker
+processes, to other Pythons, into stored records.  Only names that a person gave, on the command line or in the
+project's configuration, are ever imported; what a schedule file says is looked up, no more.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import attrs
 
 from dst.errors import WrongUsage, unknown
 from dst.mutant import Mutant
+from dst.parameters import named, parameters_of, resized, sized, story, suffix
 from dst.scenario import Scenario
 from dst.signature import ALWAYS
 from dst.transparency import NAME as TRANSPARENT
@@ -44,8 +46,9 @@ def _shipped(module: str, name: str) -> object:
 
 
 def load(reference: str) -> type[Scenario]:
-    """Return the class behind `package.module:Class`.  Raises `WrongUsage`."""
-    module_name, _, class_name = reference.partition(":")
+    """Return the class behind `package.module:Class`, in the size it says if it says one.  Raises `WrongUsage`."""
+    bare, size = named(reference)
+    module_name, _, class_name = bare.partition(":")
     if sys.path[:1] != [""] and "" not in sys.path:
         sys.path.append("")  # a project's own modules, as `python -m` finds them; last: they hide nothing
     try:
@@ -70,7 +73,11 @@ def load(reference: str) -> type[Scenario]:
         raise WrongUsage(
             f"{reference!r} lacks {', '.join(f'`{name}`' for name in lacking)}: give the class what it lacks"
         )
-    return found
+    if named(found.name)[1]:
+        raise WrongUsage(
+            f"{reference!r} is called {found.name!r}: give it a name that does not end like a size, in @NAME=NUMBER"
+        )
+    return sized(found, **size)
 
 
 @attrs.frozen(kw_only=True)
@@ -84,18 +91,33 @@ class Known:
         """Return (what a worker finds it by, the class) of a name or a reference.  Raises `WrongUsage`."""
         if ":" in name:
             return name, load(name)
-        if name not in self.scenarios:
-            raise unknown("scenario", name, self.scenarios, "a scenario of your own: package.module:Class")
-        return self.references.get(name, name), self.scenarios[name]
+        if name not in self:
+            raise self.unknown(name, "a scenario of your own: package.module:Class")
+        return self.reference(name), resized(self.scenarios[story(name)], name)
+
+    def __contains__(self, name: str) -> bool:
+        """Is there a scenario of that name, whatever size it says?"""
+        return story(name) in self.scenarios
 
     def reference(self, name: str) -> str:
         """Return what a worker finds a scenario by."""
-        return self.references.get(name, name)
+        bare, size = named(name)
+        return self.references.get(bare, bare) + suffix(size)
+
+    def unknown(self, name: str, more: str, what: str = "scenario") -> WrongUsage:
+        """Return the error for a name that none of these has; `more` says what else it could have been."""
+        bare, at, _ = name.partition("@")
+        if not at or bare not in self.scenarios:
+            return unknown(what, name, self.scenarios, more)
+        sizes = [f"{n} ({p.range})" for n, p in parameters_of(self.scenarios[bare]).items()]
+        has = f"{bare} has {', '.join(sizes) or 'no parameters'}"
+        return WrongUsage(f"{name!r} names no size of {bare}: wanted {bare}@PARAMETER=NUMBER; {has}")
 
 
 def known(references: Iterable[str] = ()) -> Known:
-    """Return the shipped scenarios and those behind `references`; a project's own name wins."""
-    own = {(scenario := load(reference)).name: (reference, scenario) for reference in references}
+    """Return the shipped scenarios and those behind `references`, as they are declared; a project's own name wins."""
+    bare = dict.fromkeys(story(reference) for reference in references)
+    own = {(scenario := load(reference)).name: (reference, scenario) for reference in bare}
     return Known(
         scenarios={**shipped_scenarios(), **{name: scenario for name, (_, scenario) in own.items()}},
         references={name: reference for name, (reference, _) in own.items()},

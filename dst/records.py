@@ -57,7 +57,7 @@ class FailureRecord:
     signature: str
     invariant: str
     says: str  # the invariant in words
-    scenario: str
+    scenario: str  # which the schedule is of
     mutant: str | None
     seed: int | None
     key: str  # which instance: an execution and step, an emit identity
@@ -77,6 +77,7 @@ class FailureRecord:
     replay: str  # the command that reproduces it
     repeats: int = 0  # further runs with the same signature
     cause: str = ""  # which moment decided it, in words; "" if that was not asked
+    found_in: str = ""  # the scenario of the run that found it, which `seed` makes, if that is another: a larger one
 
 
 @attrs.frozen(kw_only=True)

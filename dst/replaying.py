@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -77,6 +77,9 @@ async def look(host: Host, scenario: type[Scenario], choices: Choices, again: Ch
     return Looked(result=result, violation=violation, why=inconclusive(result), again=second, points=noting.points)
 
 
+Alike = Callable[[str, str], bool]
+"""Can what was done at the point of one label be done at that of another?"""
+
 _COUNTED = re.compile(r"#\d+$|\(\d+\)|(?<=:)\d+(?=/)|(?<=/)\d+(?=\.\d)")
 
 
@@ -85,7 +88,17 @@ def alike(point: str, other: str) -> bool:
     return _COUNTED.sub("", point) == _COUNTED.sub("", other)
 
 
-async def settle(host: Host, scenario: type[Scenario], deviations: Sequence[Deviation]) -> tuple[Deviation, ...]:
+_NUMBER = re.compile(r"(?<=/)[0-9a-f]{8}(?=#)|\d+")  # digests of contents too: what is said may be numbered
+
+
+def alike_but_for_numbers(point: str, other: str) -> bool:
+    """Do they differ in numbers only?  A smaller story has no fourth box: what befell it befalls another."""
+    return _NUMBER.sub("", point) == _NUMBER.sub("", other)
+
+
+async def settle(
+    host: Host, scenario: type[Scenario], deviations: Sequence[Deviation], alike: Alike = alike
+) -> tuple[Deviation, ...]:
     """Return the deviations, those that do not find their points moved to points that are like them, as far as there
     are any.  One after the other, earliest first: where one is moved to changes what comes after it.
     """
@@ -93,7 +106,7 @@ async def settle(host: Host, scenario: type[Scenario], deviations: Sequence[Devi
     for _ in range(2 * len(settled)):
         noting = Noting(Written(settled))
         result = await host.run(scenario, noting, judged=False)
-        moved = _move_first(settled, result, noting.points)
+        moved = _move_first(settled, result, noting.points, alike)
         if moved == settled:
             break
         settled = moved
@@ -101,7 +114,7 @@ async def settle(host: Host, scenario: type[Scenario], deviations: Sequence[Devi
 
 
 def _move_first(
-    deviations: tuple[Deviation, ...], result: RunResult, points: Mapping[str, Menu]
+    deviations: tuple[Deviation, ...], result: RunResult, points: Mapping[str, Menu], alike: Alike
 ) -> tuple[Deviation, ...]:
     happened = {(deviation.at, deviation.do): deviation for deviation in result.deviations}
     for i, wanted in enumerate(deviations):
@@ -109,18 +122,18 @@ def _move_first(
         if done is None:
             taken = {deviation.at for deviation in result.deviations}
             free = [p for p, menu in points.items() if p not in taken and menu.index(wanted.do) is not None]
-            moved = attrs.evolve(wanted, at=_nearest(wanted.at, free) or wanted.at)
+            moved = attrs.evolve(wanted, at=_nearest(wanted.at, free, alike) or wanted.at)
         elif wanted.do == HOLD and done.until != wanted.until:
             after = IDLE_AFTER if wanted.until.startswith(IDLE_AFTER) else ""
             until = wanted.until.removeprefix(after)
             if until not in (*points, IDLE):
-                moved = attrs.evolve(wanted, until=after + (_nearest(until, points) or until))
+                moved = attrs.evolve(wanted, until=after + (_nearest(until, points, alike) or until))
         if moved != wanted:
             return (*deviations[:i], moved, *deviations[i + 1 :])
     return deviations
 
 
-def _nearest(point: str, points: Iterable[str]) -> str | None:
+def _nearest(point: str, points: Iterable[str], alike: Alike) -> str | None:
     """Return the point that is like this one, of the nearest occurrence; of several the first.  None if none is."""
     occurrence = Deviation(at=point, do="").occurrence
     found = [other for other in points if alike(point, other)]

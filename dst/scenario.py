@@ -22,6 +22,7 @@ class Scenario(abc.ABC):
     invariants: ClassVar[Sequence[AnyInvariant]]
     marks: ClassVar[Sequence[str]] = ()  # cases that a campaign must reach, or it is vacuous
     version: ClassVar[str] = "1"
+    sizes: ClassVar[Mapping[str, int]] = {}  # its parameters that are not as declared: see `dst.parameters`
 
     @abc.abstractmethod
     def build(self, sim: Simulation) -> None:

@@ -8,6 +8,7 @@ import re
 
 import attrs
 
+from dst.parameters import story
 from dst.run import RunResult
 from dst.trace import Record
 from dst.verdict import Ending, Verdict, Violation
@@ -27,7 +28,7 @@ _ID_CHARACTERS = 6
 class Signature:
     """Invariant, key pattern and place: stable while a schedule shrinks, and over unrelated edits."""
 
-    scenario: str
+    scenario: str  # in whatever size
     mutant: str | None
     invariant: str
     key: str  # the instance, numbers left out
@@ -78,7 +79,7 @@ def violation_of(result: RunResult) -> Violation | None:
 def signature_of(result: RunResult, mutant: str | None, violation: Violation) -> Signature:
     """Return the signature of a run's violation."""
     return Signature(
-        scenario=result.scenario,
+        scenario=story(result.scenario),
         mutant=mutant,
         invariant=violation.invariant,
         key=_NUMBER.sub("N", violation.key),

@@ -16,6 +16,7 @@ from dst.config import KEYS, Settings, settings, texts, variable
 from dst.errors import WrongUsage
 from dst.home import Home
 from dst.lookup import shipped_scenarios
+from dst.parameters import declared, story, suffix
 from dst.scenario import Scenario
 
 SEED_BITS = 32
@@ -78,11 +79,13 @@ class Surroundings:
         if reference is None:
             return ""
         elsewhere = settings({}, os.environ, Path.cwd())  # what the command will start from
-        named = reference in texts(elsewhere.get("scenarios")) or shipped_scenarios().get(scenario.name) is scenario
+        bare = story(reference)
+        own = bare in map(story, texts(elsewhere.get("scenarios")))
+        named = own or shipped_scenarios().get(story(scenario.name)) is declared(scenario)
         home = folder(elsewhere, "home", ".dst", Path.cwd())
         same = home.resolve() == self.home.path.resolve()
         return command_line.replay_id(
-            target, None if named else reference, None if same else os.path.relpath(self.home.path)
+            target, None if named else bare, None if same else os.path.relpath(self.home.path)
         )
 
     def again(self) -> str:
@@ -113,6 +116,7 @@ def reference_of(scenario: type[Scenario], path: Sequence[str]) -> str | None:
 
     `path` is where that process looks besides the current directory.
     """
+    scenario, size = declared(scenario), suffix(scenario.sizes)
     module = sys.modules.get(scenario.__module__)
     file = getattr(module, "__file__", None)
     if file is None or scenario.__module__ == "__main__" or getattr(module, scenario.__name__, None) is not scenario:
@@ -124,4 +128,4 @@ def reference_of(scenario: type[Scenario], path: Sequence[str]) -> str | None:
         return None
     root = where.parents[len(parts) - 1]
     found = root in {Path(entry).resolve() for entry in (os.curdir, *path)}
-    return f"{scenario.__module__}:{scenario.__name__}" if found else None
+    return f"{scenario.__module__}:{scenario.__name__}{size}" if found else None

@@ -45,6 +45,7 @@ from dst.findings import describe, remembered, schedule_of
 from dst.home import HomeUnusable, read_schedule
 from dst.judging import choices_of, run_one
 from dst.lookup import find_mutant
+from dst.parameters import resized, sized, story
 from dst.records import CampaignRecord, DivergenceRecord, ExplorationRecord, FailureRecord, printable
 from dst.replaying import MODES, RESUME, STRICT, Looked, look, missed, settle, took_place
 from dst.run import Host, Limits, RunResult, host
@@ -75,6 +76,7 @@ __all__ = [
     "WrongUsage",
     "check",
     "run",
+    "sized",
     "token",
 ]
 
@@ -159,8 +161,9 @@ def run(
     schedule of all that took place.
     """
     wanted = schedule or Schedule(scenario=scenario.name)
-    if wanted.scenario != scenario.name:
+    if story(wanted.scenario) != story(scenario.name):
         raise WrongUsage(f"a schedule of {wanted.scenario!r} cannot be run on {scenario.name!r}: give it its own")
+    scenario = resized(scenario, wanted.scenario)
     around = here()
     known_among("mode", [mode], MODES)
     how = str(around.value("strategy", strategy) or DEFAULT)
@@ -206,6 +209,12 @@ class _Asked:
         except HomeUnusable:
             return attrs.evolve(found, replay=self.again(_schedule(found)))
         return kept
+
+    @property
+    def expression(self) -> str:
+        """The scenario as code says it."""
+        sizes = "".join(f", {name}={value}" for name, value in self.scenario.sizes.items())
+        return f"sized({self.scenario.__name__}{sizes})" if sizes else self.scenario.__name__
 
     def again(self, schedule: Schedule) -> str:
         """Return the line that does this again where nothing is kept, or the command line cannot find the scenario."""
@@ -349,9 +358,9 @@ def _replay_kept(asked: _Asked, mode: str, seed: int) -> None:
     __tracebackhide__ = True
     for file in sorted(asked.around.regressions.glob("*.json")):
         schedule = read_schedule(file)
-        if (schedule.scenario, schedule.mutant) == (asked.scenario.name, asked.mutant):
+        if (story(schedule.scenario), schedule.mutant) == (story(asked.scenario.name), asked.mutant):
             done = run(asked.scenario, schedule, max_steps=asked.limits.steps, mode=mode, seed=seed)
-            _judge(asked, done.ran, done.result, done.violation, _relative(file) if mode == STRICT else None)
+            _judge(done._asked, done.ran, done.result, done.violation, _relative(file) if mode == STRICT else None)
 
 
 def _relative(file: Path) -> Path:
@@ -370,7 +379,7 @@ def _campaign(asked: _Asked, plan: Assignment, seconds_max: float | None) -> Cam
 
     def by_seed(seed: int) -> str:
         line = command_line.replay_seed(plan, reference, seed) if reference else around.again()
-        return line or f"check({asked.scenario.__name__}, seed={plan.seed}, schedules={plan.schedules})"
+        return line or f"check({asked.expression}, seed={plan.seed}, schedules={plan.schedules})"
 
     def keep(found: FailureRecord) -> FailureRecord:
         kept = asked.keep(found)
@@ -442,7 +451,7 @@ def _explore(asked: _Asked, bounds: Bounds) -> ExplorationRecord:
     began, failures = time.monotonic(), list[FailureRecord]()
     reference = asked.around.reference(asked.scenario)
     command = repeat([reference], bounds, asked.mutant, asked.limits.steps) if reference else asked.around.again()
-    command = command or f"check({asked.scenario.__name__}, strategy='explore')"
+    command = command or f"check({asked.expression}, strategy='explore')"
 
     async def body(simulations: Host) -> Exploration:
         report = await explore(simulations, asked.tested, bounds)

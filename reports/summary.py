@@ -62,7 +62,8 @@ def failure(record: FailureRecord) -> Iterator[Line]:
     yield line(f"  at {_place(record)}")
     yield line(f"  seen:   {record.seen}")
     yield line(f"  wanted: {record.wanted}")
-    yield line(f"  schedule: {_size(record)}")
+    larger = f"; found in {record.found_in}" if record.found_in else ""
+    yield line(f"  schedule: {_size(record)}{larger}")
     for number, sentence in enumerate(record.sentences, 1):
         yield line(f"    {number}. {sentence}")
     if record.cause:

@@ -17,6 +17,7 @@ from dst.faults import CRASH_AFTER, CRASH_BEFORE, HOLDING, Fault, Strength, menu
 from dst.invariants import AnyInvariant, Broken, Invariant, Key
 from dst.messages import Network
 from dst.node import Incarnation
+from dst.parameters import Parameter
 from dst.scenario import Scenario
 from dst.simulation import Simulation
 
@@ -144,7 +145,7 @@ class SomeoneLeads(Invariant[int]):
 
 
 class LeaderLease(Scenario):
-    """Three nodes count one register up, one at a time."""
+    """A few nodes count one register up, one at a time."""
 
     name = "leader_lease"
     story = "a lock service with fencing tokens on plain trio: crashes, stalls, messages lost, late, and twice"
@@ -153,13 +154,14 @@ class LeaderLease(Scenario):
     marks: ClassVar[Sequence[str]] = ("led by more than one", "a stale write was refused")
     lock: ClassVar[type[Lock]] = Lock
     register: ClassVar[type[Register]] = Register
+    nodes = Parameter(3, least=1, most=len(NODES), says="nodes that may lead")
 
     def build(self, sim: Simulation) -> None:
         """Start the nodes."""
         self._sim, self._network = sim, Network(sim)
         self._lock, self._register = self.lock(sim), self.register(sim)
         self._stalls = menu(sim.faults, (("stall", HOLDER_STALLS),))
-        for name in NODES:
+        for name in NODES[: self.nodes]:
             sim.add_node(name, self._work)
 
     async def drive(self, sim: Simulation) -> None:

@@ -17,6 +17,7 @@ from dst.durable.families import FamilyScenario
 from dst.durable.operations import Act
 from dst.faults import HOLDING, Fault
 from dst.invariants import AnyInvariant
+from dst.parameters import Parameter
 from dst.simulation import Simulation
 from kernel import ChildFailed, Context, Effect, Flow, Json, TypedFailure, await_child, flow, settle_children, step
 
@@ -38,7 +39,7 @@ write = step("write")
 
 
 class ResearchSwarm(FamilyScenario):
-    """One lead, four readers, one writer."""
+    """One lead, some readers, one writer."""
 
     name = "research_swarm"
     story = "a parent awaits many children, some fail, some are cancelled; the supervisor restarts and misses events"
@@ -69,9 +70,32 @@ class ResearchSwarm(FamilyScenario):
         "nobody wrote",
         FamilyScenario.swept_mark,
     )
+    sources = Parameter(len(SOURCES), least=1, most=len(SOURCES), says="sources, each with a reader; the archive first")
 
     def flows(self) -> Sequence[Flow]:
         """The lead, its readers and its writer."""
+        sources = SOURCES[: self.sources]
+
+        @flow
+        async def research(ctx: Context, asked: Json) -> Json:
+            """Have all sources read at once, and then a report written of what there was."""
+            await ctx.emit("research.asked", asked)
+            read_by = await settle_children(ctx, {source: (reader, source) for source in sources})
+            found: list[Json] = []
+            for source, outcome in read_by.items():
+                await ctx.ui.increment("heard")
+                if isinstance(outcome, ChildFailed):
+                    await ctx.emit("research.incomplete", {"lacks": source, "why": str(outcome)})
+                else:
+                    found.append(outcome)
+            await ctx.emit("research.read", {"sources": len(found)})
+            try:
+                report = await await_child(ctx, "report", writer, found)
+            except ChildFailed as failed:
+                await ctx.emit("research.unwritten", failed.data)
+                return {"found": found, "report": None}
+            return {"found": found, "report": report}
+
         return (research, reader, writer)
 
     def world(self, sim: Simulation) -> Mapping[str, Effect]:
@@ -114,27 +138,6 @@ class ResearchSwarm(FamilyScenario):
         sim.sometimes("a child failed", "failed" in ends.values())
         sim.sometimes("a child was cancelled", "cancelled" in ends.values())
         sim.sometimes("nobody wrote", "research.unwritten" in types)
-
-
-@flow
-async def research(ctx: Context, asked: Json) -> Json:
-    """Have all sources read at once, and then a report written of what there was."""
-    await ctx.emit("research.asked", asked)
-    read_by = await settle_children(ctx, {source: (reader, source) for source in SOURCES})
-    found: list[Json] = []
-    for source, outcome in read_by.items():
-        await ctx.ui.increment("heard")
-        if isinstance(outcome, ChildFailed):
-            await ctx.emit("research.incomplete", {"lacks": source, "why": str(outcome)})
-        else:
-            found.append(outcome)
-    await ctx.emit("research.read", {"sources": len(found)})
-    try:
-        report = await await_child(ctx, "report", writer, found)
-    except ChildFailed as failed:
-        await ctx.emit("research.unwritten", failed.data)
-        return {"found": found, "report": None}
-    return {"found": found, "report": report}
 
 
 @flow

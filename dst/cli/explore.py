@@ -24,6 +24,7 @@ from dst.executors.tally import WRONG_USAGE
 from dst.findings import schedule_of
 from dst.home import HomeUnusable, write
 from dst.lookup import find_mutant
+from dst.parameters import story
 from dst.records import ExplorationRecord, FailureRecord, to_json, to_text
 from dst.run import Limits
 from dst.scenario import Scenario
@@ -236,7 +237,7 @@ class _Keeper:
     def _file(self, found: FailureRecord, reference: str, scenario: type[Scenario]) -> FailureRecord:
         if not found.replays or self.trouble:
             return found
-        own = None if found.scenario in self._around.known.scenarios else reference
+        own = None if found.scenario in self._around.known else story(reference)
         kept = attrs.evolve(found, replay=command_line.replay_id(found.id, own, self._around.home_flag))
         try:
             self._around.home.file(kept, schedule_of(kept, versions_of(scenario)))

@@ -29,6 +29,7 @@ from dst.executors.processes import count_workers, run_processes
 from dst.executors.tally import Tally
 from dst.findings import schedule_of
 from dst.lookup import find_mutant
+from dst.parameters import named, story, suffix
 from dst.records import CampaignRecord, DivergenceRecord, FailureRecord, to_json
 from dst.run import Limits
 from dst.strategies import guided
@@ -150,13 +151,13 @@ class _Fuzz:
         self._named = named
         self._open_end = plan.seeds is None and plan.schedules == OPEN_END
         scenarios = [around.known.find(reference)[1] for reference in plan.scenarios]
-        self._references = {s.name: r for s, r in zip(scenarios, plan.scenarios, strict=True)}
+        self._references = {story(s.name): story(r) for s, r in zip(scenarios, plan.scenarios, strict=True)}
         self._recorder = Recorder(
             around.home,
             name="-".join(s.name for s in scenarios),
             last_seed=str(plan.seed) if plan.seeds is None else f"{plan.seeds[0]}:{plan.seeds[1]}",
             runs="ndjson" in texts(around.settings.get("report")),
-            versions={s.name: versions_of(s) for s in scenarios},
+            versions={story(s.name): versions_of(s) for s in scenarios},
             by_run=self._by_run,
             by_id=self._by_id,
         )
@@ -166,12 +167,14 @@ class _Fuzz:
         return attrs.evolve(found, replay=self._again(found.scenario, found.seed, found.token))
 
     def _by_run(self, failure: FailureRecord) -> str:
-        return self._again(failure.scenario, failure.seed, schedule_of(failure).to_token())
+        found_in = failure.found_in or failure.scenario
+        return self._again(found_in, failure.seed, schedule_of(failure).to_token())
 
     def _again(self, scenario: str, seed: int | None, token: str) -> str:
         """Return the command for one run, by its seed or, if none makes it, by its schedule."""
         if seed is not None:
-            return command_line.replay_seed(self._plan, self._references[scenario], seed)
+            bare, size = named(scenario)
+            return command_line.replay_seed(self._plan, self._references[bare] + suffix(size), seed)
         return command_line.replay_token(token, self._needed(scenario))
 
     def _by_id(self, failure: FailureRecord) -> str:
@@ -179,7 +182,7 @@ class _Fuzz:
 
     def _needed(self, scenario: str) -> str | None:
         """Return the reference that a command needs for a scenario that is not known by its name alone."""
-        return None if scenario in self._around.known.scenarios else self._references[scenario]
+        return None if scenario in self._around.known else self._references[story(scenario)]
 
     def run(self) -> int:
         """Run it, report it, return the exit code."""

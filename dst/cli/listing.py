@@ -10,6 +10,7 @@ import click
 from dst.cli.scope import everywhere, scope
 from dst.lookup import all_invariants, shipped_mutants
 from dst.mutant import Mutant
+from dst.parameters import parameters_of
 from dst.scenario import Scenario
 from reports.summary import Line, Style, line
 
@@ -17,7 +18,7 @@ from reports.summary import Line, Style, line
 @click.command("list", short_help="What there is to run.")
 @everywhere
 def list_(**values: Any) -> None:
-    """List scenarios with their faults, invariants and marks, and the mutants.
+    """List scenarios with their faults, marks, sizes and invariants, and the mutants.
 
     \b
     Examples:
@@ -46,6 +47,10 @@ def _scenario(scenario: type[Scenario], reference: str) -> dict[str, object]:
         "faults": [{"name": f.name, "budget": f.budget, "environmental": f.environmental} for f in scenario.faults],
         "invariants": [{"name": name, "says": says} for name, says in all_invariants(scenario)],
         "marks": list(scenario.marks),
+        "parameters": [
+            {"name": p.name, "says": p.says, "default": p.default, "least": p.least, "most": p.most}
+            for p in parameters_of(scenario).values()
+        ],
     }
 
 
@@ -67,6 +72,9 @@ def _lines(scenarios: list[type[Scenario]], mutants: list[Mutant]) -> Iterator[L
         yield line(f"    {scenario.story}")
         yield line(f"    faults: {', '.join(fault.name for fault in scenario.faults) or 'none'}")
         yield line(f"    marks:  {', '.join(scenario.marks) or 'none'}")
+        for name, p in parameters_of(scenario).items():
+            size = f"{scenario.name}@{name}={p.default}"
+            yield line(f"    size:   {size}, from {p.range}: {p.says}")
         yield line("    invariants:")
         width = max((len(name) for name, _ in all_invariants(scenario)), default=0)
         for name, says in all_invariants(scenario):

@@ -27,7 +27,7 @@ from dst.cli.single import (
     look_at,
 )
 from dst.config import texts
-from dst.errors import WrongUsage, unknown
+from dst.errors import WrongUsage
 from dst.executors.tally import ALL_HELD, WRONG_USAGE
 from dst.home import read_schedule
 from dst.judging import choices_of
@@ -115,13 +115,13 @@ def find_source(around: Scope, target: str) -> Source:
         return Source(schedule=token(target))
     if _is_file(target):
         return Source(schedule=read_schedule(Path(target)), path=Path(target))
-    if target in around.known.scenarios or ":" in target:
+    if target in around.known or ":" in target:
         raise WrongUsage(f"{target} is a scenario: say which run of it with --seed N, or see `dst run {target}`")
     if ID.fullmatch(target.upper()):
         return Source(schedule=around.home.schedule(target.upper()))  # raises, and says which there are
     kept = around.home.failures()
     more = f"kept failures: {', '.join(kept)}" if kept else f"no failure is kept in {around.home.path}/failures"
-    raise unknown("id, file or scenario", target, around.known.scenarios, more)
+    raise around.known.unknown(target, more, "id, file or scenario")
 
 
 def _is_file(target: str) -> bool:
@@ -134,13 +134,9 @@ def _is_file(target: str) -> bool:
 def schedule_story(around: Scope, source: Source, command: str) -> Story:
     """Return what a schedule stands for.  Raises `WrongUsage`: what it names is looked up, never imported."""
     schedule = source.schedule
-    if schedule.scenario not in around.known.scenarios:
-        raise unknown(
-            "scenario",
-            schedule.scenario,
-            around.known.scenarios,
-            "the schedule is of one of your own?  --scenario package.module:Class",
-        )
+    if schedule.scenario not in around.known:
+        own = "the schedule is of one of your own?  --scenario package.module:Class"
+        raise around.known.unknown(schedule.scenario, own)
     cls = build(around, schedule.scenario, schedule.mutant)
     return Story(
         scenario=cls,

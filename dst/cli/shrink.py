@@ -22,7 +22,8 @@ from dst.executors.tally import ALL_HELD, INTERRUPTED
 from dst.explain import cause_of
 from dst.findings import describe, schedule_of
 from dst.home import write
-from dst.judging import Failure, investigate, run_one
+from dst.investigating import Failure, investigate
+from dst.judging import run_one
 from dst.records import FailureRecord, to_json
 from dst.run import Host, Limits, host
 from dst.shrink import BUDGET
@@ -108,9 +109,9 @@ async def _shrink(
         progress=lambda runs, _: told(runs),
         stopped=stopped,
     )
-    final = await simulations.run(story.scenario, Written(found.schedule.deviations))
+    final = await simulations.run(found.scenario, Written(found.schedule.deviations))
     return describe(
-        story.scenario,
+        found.scenario,
         final,
         found.violation,
         signature,
@@ -121,5 +122,6 @@ async def _shrink(
         shrunk=True,
         replays=found.replays,
         replay="",
-        cause=await cause_of(simulations, transparency, story.scenario, story.mutant, found.schedule.deviations),
+        cause=await cause_of(simulations, transparency, found.scenario, story.mutant, found.schedule.deviations),
+        found_in=found.found_in,
     )

@@ -14,7 +14,8 @@ from dst.executors.assignment import Assignment, Chunk
 from dst.explain import cause_of
 from dst.findings import describe
 from dst.idle_faults import sample
-from dst.judging import diverged, investigate, run_one, terms_of
+from dst.investigating import investigate
+from dst.judging import diverged, run_one, terms_of
 from dst.lookup import Find, find_scenario
 from dst.records import DivergenceRecord, FailureRecord
 from dst.run import Host, RunResult
@@ -164,7 +165,7 @@ class ChunkRunner:
             mutant=self._assignment.mutant,
             budget=BUDGET if self._assignment.shrinking else 0,
         )
-        deviations, plan = found.schedule.deviations, self._assignment
+        scenario, deviations, plan = found.scenario, found.schedule.deviations, self._assignment
         final = await self._host.run(scenario, Written(deviations))
         explained = plan.shrinking and plan.explaining
         cause = await cause_of(self._host, self._transparency, scenario, plan.mutant, deviations) if explained else ""
@@ -181,6 +182,7 @@ class ChunkRunner:
             replays=found.replays and final.digest == found.digest,
             replay="",  # said by who files it
             cause=cause,
+            found_in=found.found_in,
         )
 
 

@@ -13,7 +13,7 @@ from dst.choices import Written
 from dst.executors.tally import ALL_HELD, FAILED, INCONCLUSIVE, INTERRUPTED, NONDETERMINISM, VACUOUS
 from dst.explain import cause_of
 from dst.findings import describe
-from dst.judging import investigate
+from dst.investigating import investigate
 from dst.lookup import find_scenario
 from dst.records import ExplorationRecord, ExplorationsRecord, FailureRecord
 from dst.run import Host, Limits, host
@@ -135,7 +135,7 @@ async def _failure(
         mutant=mutant,
         budget=BUDGET if shrinking else 0,
     )
-    deviations = shrunk.schedule.deviations
+    scenario, deviations = shrunk.scenario, shrunk.schedule.deviations
     final = await host.run(scenario, Written(deviations))
     return describe(
         scenario,
@@ -150,6 +150,7 @@ async def _failure(
         replays=shrunk.replays and final.digest == shrunk.digest,
         replay=replay,
         cause=await cause_of(host, transparency, scenario, mutant, deviations) if shrinking else "",
+        found_in=shrunk.found_in,
     )
 
 

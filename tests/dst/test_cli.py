@@ -35,7 +35,7 @@ def test_list_tells_all_in_json(command) -> None:
     done = command.call("list", "--json")
     listed = json.loads(done.out)
     saga = next(s for s in listed["scenarios"] if s["name"] == "order_saga")
-    assert {"name", "story", "faults", "invariants", "marks", "version", "reference"} == set(saga)
+    assert {"name", "story", "faults", "invariants", "marks", "version", "reference", "parameters"} == set(saga)
     assert all(invariant["says"] for invariant in saga["invariants"])
     assert {"name", "breaks", "scenario", "expected", "equivalent"} == set(listed["mutants"][0])
 

@@ -43,6 +43,8 @@ def test_the_names_of_a_row_are_there(where: str, names: list[str]) -> None:
     [
         ("counter.py", ("fuzz", "counter:Counter", "--seed", "1", "-n", "200")),
         ("counter.py", ("explore", "counter:Counter")),
+        ("shift.py", ("fuzz", "shift:Shift@jobs=20", "--seed", "1", "-n", "200")),
+        ("shift.py", ("explore", "shift:Shift@jobs=2")),
         ("declined.py", ("fuzz", "declined:Order", "--seed", "1", "-n", "200")),
         ("declined.py", ("explore", "declined:Order", "--others", "1")),
         ("declined.py", ("run", "declined:Order")),

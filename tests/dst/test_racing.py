@@ -10,7 +10,8 @@ from dst import shrink as shrinking
 from dst.choices import Written
 from dst.footprints import READ, WRITE
 from dst.invariants import Broken, Invariant
-from dst.judging import Failure, investigate, run_one
+from dst.investigating import Failure, investigate
+from dst.judging import run_one
 from dst.passings import Looking, Passing
 from dst.racing import races
 from dst.run import Host, host

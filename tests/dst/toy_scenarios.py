@@ -25,6 +25,7 @@ from dst.durable.scenario import DurableScenario
 from dst.faults import CRASH_AFTER, CRASH_BEFORE, Fault, menu
 from dst.invariants import Broken, Invariant
 from dst.node import Incarnation
+from dst.parameters import Parameter
 from dst.scenario import Scenario
 from dst.simulation import Simulation
 from dst.trace import Record
@@ -58,6 +59,7 @@ class Steady(Scenario):
     faults: ClassVar = (CRASH_BEFORE, CRASH_AFTER)
     invariants: ClassVar = (WrittenOnce(),)
     looks: ClassVar = True
+    items = 3
 
     def build(self, sim: Simulation) -> None:
         """Start the node."""
@@ -67,8 +69,8 @@ class Steady(Scenario):
 
     async def work(self, _: Incarnation) -> None:
         """Write what is not written."""
-        for item in range(3):
-            if item in self.written and self.looks:
+        for item in range(self.items):
+            if self.is_done(item):
                 continue
             point, act = self.sim.enter(f"append:box-1:WRITTEN:item {item}", self.menu)
             await self.sim.approach(point, act)
@@ -80,6 +82,10 @@ class Steady(Scenario):
             if act == "crash-after":
                 await self.sim.crash(point)
         await trio.sleep_forever()
+
+    def is_done(self, item: int) -> bool:
+        """Need it not be written?"""
+        return item in self.written and self.looks
 
     async def drive(self, sim: Simulation) -> None:
         """Nothing more."""
@@ -94,6 +100,28 @@ class Forgetful(Steady):
 
     name = "forgetful"
     looks = False
+
+
+class KnowsTheFirst(Steady):
+    """Of some items it knows when it comes back that the first was written, of no other."""
+
+    name = "knows_the_first"
+    items = Parameter(5, least=1, most=9, says="items to be written")
+
+    def is_done(self, item: int) -> bool:
+        """Remember the first."""
+        return item == 0 and item in self.written
+
+
+class ForgetsTheLast(Steady):
+    """It comes back, and does not know that the last was written."""
+
+    name = "forgets_the_last"
+    items = Parameter(5, least=1, most=9, says="items to be written")
+
+    def is_done(self, item: int) -> bool:
+        """Forget the last."""
+        return item < self.items - 1 and item in self.written
 
 
 class Bug(Steady):

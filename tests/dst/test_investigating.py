@@ -7,7 +7,8 @@ from typing import ClassVar
 from dst.choices import Written
 from dst.faults import Fault, menu
 from dst.invariants import Broken, Invariant
-from dst.judging import investigate, run_one
+from dst.investigating import investigate
+from dst.judging import run_one
 from dst.run import Host, host
 from dst.scenario import Scenario
 from dst.schedule import Deviation
