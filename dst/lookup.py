@@ -16,7 +16,7 @@ import attrs
 
 from dst.errors import WrongUsage, unknown
 from dst.mutant import Mutant
-from dst.parameters import named, parameters_of, resized, sized, story, suffix
+from dst.parameters import bare_name, parameters_of, resized, sized, split_name, suffix
 from dst.scenario import Scenario
 from dst.signature import ALWAYS
 from dst.transparency import NAME as TRANSPARENT
@@ -47,7 +47,7 @@ def _shipped(module: str, name: str) -> object:
 
 def load(reference: str) -> type[Scenario]:
     """Return the class behind `package.module:Class`, in the size it says if it says one.  Raises `WrongUsage`."""
-    bare, size = named(reference)
+    bare, size = split_name(reference)
     module_name, _, class_name = bare.partition(":")
     if sys.path[:1] != [""] and "" not in sys.path:
         sys.path.append("")  # a project's own modules, as `python -m` finds them; last: they hide nothing
@@ -73,7 +73,7 @@ def load(reference: str) -> type[Scenario]:
         raise WrongUsage(
             f"{reference!r} lacks {', '.join(f'`{name}`' for name in lacking)}: give the class what it lacks"
         )
-    if named(found.name)[1]:
+    if split_name(found.name)[1]:
         raise WrongUsage(
             f"{reference!r} is called {found.name!r}: give it a name that does not end like a size, in @NAME=NUMBER"
         )
@@ -93,15 +93,15 @@ class Known:
             return name, load(name)
         if name not in self:
             raise self.unknown(name, "a scenario of your own: package.module:Class")
-        return self.reference(name), resized(self.scenarios[story(name)], name)
+        return self.reference(name), resized(self.scenarios[bare_name(name)], name)
 
     def __contains__(self, name: str) -> bool:
         """Is there a scenario of that name, whatever size it says?"""
-        return story(name) in self.scenarios
+        return bare_name(name) in self.scenarios
 
     def reference(self, name: str) -> str:
         """Return what a worker finds a scenario by."""
-        bare, size = named(name)
+        bare, size = split_name(name)
         return self.references.get(bare, bare) + suffix(size)
 
     def unknown(self, name: str, more: str, what: str = "scenario") -> WrongUsage:
@@ -116,7 +116,7 @@ class Known:
 
 def known(references: Iterable[str] = ()) -> Known:
     """Return the shipped scenarios and those behind `references`, as they are declared; a project's own name wins."""
-    bare = dict.fromkeys(story(reference) for reference in references)
+    bare = dict.fromkeys(bare_name(reference) for reference in references)
     own = {(scenario := load(reference)).name: (reference, scenario) for reference in bare}
     return Known(
         scenarios={**shipped_scenarios(), **{name: scenario for name, (_, scenario) in own.items()}},

@@ -74,7 +74,7 @@ def sized(scenario: type[Scenario], /, **values: int) -> type[Scenario]:
     known = parameters_of(scenario)
     for name, value in values.items():
         if name not in known:
-            raise unknown(f"parameter of {story(scenario.name)}", name, known, "" if known else "it has none")
+            raise unknown(f"parameter of {bare_name(scenario.name)}", name, known, "" if known else "it has none")
         if type(value) is not int or not known[name].least <= value <= known[name].most:
             raise WrongUsage(f"{scenario.name}: {name}={value!r}, wanted a whole number from {known[name].range}")
     wanted = {**scenario.sizes, **values}
@@ -82,7 +82,7 @@ def sized(scenario: type[Scenario], /, **values: int) -> type[Scenario]:
     if sizes == scenario.sizes:
         return scenario
     own: dict[str, Any] = {
-        "name": story(scenario.name) + suffix(sizes),
+        "name": bare_name(scenario.name) + suffix(sizes),
         "sizes": sizes,
         "__module__": scenario.__module__,
         "__doc__": scenario.__doc__,
@@ -93,7 +93,7 @@ def sized(scenario: type[Scenario], /, **values: int) -> type[Scenario]:
 def resized(scenario: type[Scenario], name: str) -> type[Scenario]:
     """Return the scenario in the size that a name says, by which it is called.  Raises `WrongUsage`."""
     as_declared = {p.name: p.default for p in parameters_of(scenario).values()}
-    return sized(scenario, **{**as_declared, **named(name)[1]})
+    return sized(scenario, **{**as_declared, **split_name(name)[1]})
 
 
 def declared(scenario: type[Scenario]) -> type[Scenario]:
@@ -101,16 +101,16 @@ def declared(scenario: type[Scenario]) -> type[Scenario]:
     return next(cls for cls in scenario.__mro__ if "sizes" not in vars(cls))
 
 
-def named(name: str) -> tuple[str, dict[str, int]]:
+def split_name(name: str) -> tuple[str, dict[str, int]]:
     """Return the name of a scenario, or a reference to it, without its size, and the size."""
     found = _NAMED.fullmatch(name)
     assert found is not None, "it matches every text"
     return found[1], {size[1]: int(size[2]) for size in _SIZE.finditer(found[2])}
 
 
-def story(name: str) -> str:
+def bare_name(name: str) -> str:
     """Return the name of a scenario without its size."""
-    return named(name)[0]
+    return split_name(name)[0]
 
 
 def suffix(sizes: Mapping[str, int]) -> str:

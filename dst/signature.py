@@ -8,7 +8,7 @@ import re
 
 import attrs
 
-from dst.parameters import story
+from dst.parameters import bare_name
 from dst.run import RunResult
 from dst.trace import Record
 from dst.verdict import Ending, Verdict, Violation
@@ -79,7 +79,7 @@ def violation_of(result: RunResult) -> Violation | None:
 def signature_of(result: RunResult, mutant: str | None, violation: Violation) -> Signature:
     """Return the signature of a run's violation."""
     return Signature(
-        scenario=story(result.scenario),
+        scenario=bare_name(result.scenario),
         mutant=mutant,
         invariant=violation.invariant,
         key=_NUMBER.sub("N", violation.key),

@@ -16,7 +16,7 @@ from dst.config import KEYS, Settings, settings, texts, variable
 from dst.errors import WrongUsage
 from dst.home import Home
 from dst.lookup import shipped_scenarios
-from dst.parameters import declared, story, suffix
+from dst.parameters import bare_name, declared, suffix
 from dst.scenario import Scenario
 
 SEED_BITS = 32
@@ -79,9 +79,9 @@ class Surroundings:
         if reference is None:
             return ""
         elsewhere = settings({}, os.environ, Path.cwd())  # what the command will start from
-        bare = story(reference)
-        own = bare in map(story, texts(elsewhere.get("scenarios")))
-        named = own or shipped_scenarios().get(story(scenario.name)) is declared(scenario)
+        bare = bare_name(reference)
+        own = bare in map(bare_name, texts(elsewhere.get("scenarios")))
+        named = own or shipped_scenarios().get(bare_name(scenario.name)) is declared(scenario)
         home = folder(elsewhere, "home", ".dst", Path.cwd())
         same = home.resolve() == self.home.path.resolve()
         return command_line.replay_id(

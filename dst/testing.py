@@ -45,7 +45,7 @@ from dst.findings import describe, remembered, schedule_of
 from dst.home import HomeUnusable, read_schedule
 from dst.judging import choices_of, run_one
 from dst.lookup import find_mutant
-from dst.parameters import resized, sized, story
+from dst.parameters import bare_name, resized, sized
 from dst.records import CampaignRecord, DivergenceRecord, ExplorationRecord, FailureRecord, printable
 from dst.replaying import MODES, RESUME, STRICT, Looked, look, missed, settle, took_place
 from dst.run import Host, Limits, RunResult, host
@@ -161,7 +161,7 @@ def run(
     schedule of all that took place.
     """
     wanted = schedule or Schedule(scenario=scenario.name)
-    if story(wanted.scenario) != story(scenario.name):
+    if bare_name(wanted.scenario) != bare_name(scenario.name):
         raise WrongUsage(f"a schedule of {wanted.scenario!r} cannot be run on {scenario.name!r}: give it its own")
     scenario = resized(scenario, wanted.scenario)
     around = here()
@@ -358,7 +358,7 @@ def _replay_kept(asked: _Asked, mode: str, seed: int) -> None:
     __tracebackhide__ = True
     for file in sorted(asked.around.regressions.glob("*.json")):
         schedule = read_schedule(file)
-        if (story(schedule.scenario), schedule.mutant) == (story(asked.scenario.name), asked.mutant):
+        if (bare_name(schedule.scenario), schedule.mutant) == (bare_name(asked.scenario.name), asked.mutant):
             done = run(asked.scenario, schedule, max_steps=asked.limits.steps, mode=mode, seed=seed)
             _judge(done._asked, done.ran, done.result, done.violation, _relative(file) if mode == STRICT else None)
 

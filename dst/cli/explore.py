@@ -24,7 +24,7 @@ from dst.executors.tally import WRONG_USAGE
 from dst.findings import schedule_of
 from dst.home import HomeUnusable, write
 from dst.lookup import find_mutant
-from dst.parameters import story
+from dst.parameters import bare_name
 from dst.records import ExplorationRecord, FailureRecord, to_json, to_text
 from dst.run import Limits
 from dst.scenario import Scenario
@@ -105,9 +105,9 @@ def explore_(
     """Explore every crash schedule of SCENARIO, with any number of crashes, until nothing new is found.
 
     Without a SCENARIO: all of them, a line each; with --mutant: the one the mutant names. A scenario of your own,
-    package.module:Class, says in `behaviour` what can be seen of its world. Several scenarios share --max-time: one
-    that begins gets an equal part of what is left. Exit code 0 only if all was explored and held, 6 if a bound came
-    first; of several the gravest.
+    package.module:Class, says in `behaviour` what can be seen of its world. Either may say a size, as in
+    research_swarm@sources=1. Several scenarios share --max-time: one that begins gets an equal part of what is
+    left. Exit code 0 only if all was explored and held, 6 if a bound came first; of several the gravest.
 
     \b
     Examples:
@@ -237,7 +237,7 @@ class _Keeper:
     def _file(self, found: FailureRecord, reference: str, scenario: type[Scenario]) -> FailureRecord:
         if not found.replays or self.trouble:
             return found
-        own = None if found.scenario in self._around.known else story(reference)
+        own = None if found.scenario in self._around.known else bare_name(reference)
         kept = attrs.evolve(found, replay=command_line.replay_id(found.id, own, self._around.home_flag))
         try:
             self._around.home.file(kept, schedule_of(kept, versions_of(scenario)))

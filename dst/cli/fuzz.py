@@ -29,7 +29,7 @@ from dst.executors.processes import count_workers, run_processes
 from dst.executors.tally import Tally
 from dst.findings import schedule_of
 from dst.lookup import find_mutant
-from dst.parameters import named, story, suffix
+from dst.parameters import bare_name, split_name, suffix
 from dst.records import CampaignRecord, DivergenceRecord, FailureRecord, to_json
 from dst.run import Limits
 from dst.strategies import guided
@@ -68,12 +68,13 @@ def fuzz(scenarios: tuple[str, ...], mutant: str | None, **values: Any) -> int:
     """Run SCENARIOs under faults drawn from a seed, and shrink what fails.
 
     Without a SCENARIO: all of them; with --mutant: the one the mutant names. A scenario of your own is
-    package.module:Class.
+    package.module:Class. Either may say a size, as `dst list` shows it: chat_session@turns=6.
 
     \b
     Examples:
       dst fuzz
       dst fuzz order_saga --seed 7 -n 10000 -w auto
+      dst fuzz chat_session@turns=6 -n 1000
       dst fuzz --mutant emit-ordinal --json
       dst fuzz shop.scenarios:Checkout --max-time 10m --continue-on-failure
     """
@@ -151,13 +152,13 @@ class _Fuzz:
         self._named = named
         self._open_end = plan.seeds is None and plan.schedules == OPEN_END
         scenarios = [around.known.find(reference)[1] for reference in plan.scenarios]
-        self._references = {story(s.name): story(r) for s, r in zip(scenarios, plan.scenarios, strict=True)}
+        self._references = {bare_name(s.name): bare_name(r) for s, r in zip(scenarios, plan.scenarios, strict=True)}
         self._recorder = Recorder(
             around.home,
             name="-".join(s.name for s in scenarios),
             last_seed=str(plan.seed) if plan.seeds is None else f"{plan.seeds[0]}:{plan.seeds[1]}",
             runs="ndjson" in texts(around.settings.get("report")),
-            versions={story(s.name): versions_of(s) for s in scenarios},
+            versions={bare_name(s.name): versions_of(s) for s in scenarios},
             by_run=self._by_run,
             by_id=self._by_id,
         )
@@ -173,7 +174,7 @@ class _Fuzz:
     def _again(self, scenario: str, seed: int | None, token: str) -> str:
         """Return the command for one run, by its seed or, if none makes it, by its schedule."""
         if seed is not None:
-            bare, size = named(scenario)
+            bare, size = split_name(scenario)
             return command_line.replay_seed(self._plan, self._references[bare] + suffix(size), seed)
         return command_line.replay_token(token, self._needed(scenario))
 
@@ -182,7 +183,7 @@ class _Fuzz:
 
     def _needed(self, scenario: str) -> str | None:
         """Return the reference that a command needs for a scenario that is not known by its name alone."""
-        return None if scenario in self._around.known else self._references[story(scenario)]
+        return None if scenario in self._around.known else self._references[bare_name(scenario)]
 
     def run(self) -> int:
         """Run it, report it, return the exit code."""

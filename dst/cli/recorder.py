@@ -15,7 +15,7 @@ from dst.executors.chunk import Row
 from dst.executors.tally import Tally
 from dst.findings import schedule_of
 from dst.home import CampaignFolder, Home, HomeUnusable
-from dst.parameters import story
+from dst.parameters import bare_name
 from dst.records import CampaignRecord, FailureRecord, to_line
 from dst.schedule import Versions
 from dst.strategies.strategy import Deviations
@@ -73,7 +73,7 @@ class Recorder:
             return by_run
         kept = attrs.evolve(found, replay=self._by_id(found))
         with self._trying():
-            self._home.file(kept, schedule_of(kept, self._versions[story(kept.scenario)]))
+            self._home.file(kept, schedule_of(kept, self._versions[bare_name(kept.scenario)]))
         self._line("failure", kept)
         return by_run if self.trouble else kept
 

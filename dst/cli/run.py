@@ -32,7 +32,8 @@ from reports.summary import line
 def run(scenario: str, mutant: str | None, seed: str | None, **values: Any) -> int:
     """Run SCENARIO once and show what happened.
 
-    SCENARIO is a name from `dst list`, or package.module:Class for one of your own.
+    SCENARIO is a name from `dst list`, or package.module:Class for one of your own; either may say a size,
+    as in chat_session@turns=6.
 
     \b
     Examples:

@@ -17,7 +17,7 @@ from dst.errors import WrongUsage
 from dst.investigating import Failure, investigate
 from dst.judging import run_one
 from dst.lookup import find_scenario, known, shipped_mutants, shipped_scenarios
-from dst.parameters import Parameter, declared, named, parameters_of, resized, sized, smaller, story, suffix
+from dst.parameters import Parameter, declared, parameters_of, resized, sized, smaller, split_name, suffix
 from dst.run import Host, host
 from dst.scenario import Scenario
 from dst.schedule import Deviation, Schedule, token
@@ -92,12 +92,12 @@ def test_a_number_that_it_cannot_be_is_refused(value: object) -> None:
     st.dictionaries(st.from_regex("[a-z_]{1,9}", fullmatch=True), st.integers(-99, 99)),
 )
 def test_a_name_is_taken_apart_as_it_was_put_together(name: str, sizes: dict[str, int]) -> None:
-    assert (name, sizes) == named(name + suffix(sizes))
+    assert (name, sizes) == split_name(name + suffix(sizes))
 
 
 @pytest.mark.parametrize("name", ["", "@", "svc@v2", "a@b=", "a@=1", "a@b=x", "a@b=1.5", "a@b=1@c", "a@b=٣"])
 def test_what_is_no_size_belongs_to_the_name(name: str) -> None:
-    assert (name, {}) == named(name)
+    assert (name, {}) == split_name(name)
 
 
 @pytest.mark.parametrize("turns", range(1, 10))
@@ -296,7 +296,7 @@ def test_shipped_scenarios_hold_in_their_least_and_in_a_larger_size(name: str, c
         {p.name: p.least for p in parameters_of(scenario).values()},
         {p.name: min(p.most, p.default + 2) for p in parameters_of(scenario).values()},
     ):
-        done = json.loads(command.call("fuzz", story(name) + suffix(sizes), "--seed", "1", "-n", "60", "--json").out)
+        done = json.loads(command.call("fuzz", name + suffix(sizes), "--seed", "1", "-n", "60", "--json").out)
         assert ([], 60) == (done["failures"], done["schedules"]), sizes
 
 

@@ -11,9 +11,11 @@ from dst.choices import Written
 from dst.explain import Effort, Explanation
 from dst.forks import Failing, failing_run
 from dst.judging import run_one
-from dst.lookup import all_invariants
+from dst.lookup import all_invariants, find_scenario
+from dst.parameters import smaller
 from dst.records import ExplanationRecord, FailureRecord, KillRecord
 from dst.run import Host, RunResult, host
+from dst.scenario import Scenario
 from dst.schedule import Deviation, token
 from dst.signature import signature_of
 from dst.strategies.portfolio import DEFAULT
@@ -60,14 +62,14 @@ def test_its_schedule_is_short_and_minimal_and_passes_on_the_true_kernel(name, s
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[pytest.mark.slow] if n in HARDEST else []) for n in TOLD_APART]
 )
-def test_no_single_deviation_can_go(name):
+def test_no_single_deviation_can_go_and_no_smaller_story_fails_alike(name):
     """`minimal`, checked again by other means; and the whole schedule, as it comes back from its token, does fail."""
-    deviations, mutant = token(tried(name, 1)[0].token).deviations, MUTANTS[name]
-    broken = mutant.apply(SCENARIOS[mutant.scenario])
+    schedule = token(tried(name, 1)[0].token)
+    deviations, broken = schedule.deviations, MUTANTS[name].apply(find_scenario(schedule.scenario))
 
-    async def signature(h: Host, kept: tuple[int, ...]) -> str:
+    async def signature(h: Host, kept: tuple[int, ...], scenario: type[Scenario] = broken) -> str:
         choices = Written([deviations[i] for i in kept])
-        result, violation = await run_one(h, Transparency(h), broken, choices)
+        result, violation = await run_one(h, Transparency(h), scenario, choices)
         return "" if violation is None else signature_of(result, name, violation).text
 
     async def body(h: Host):
@@ -76,6 +78,8 @@ def test_no_single_deviation_can_go(name):
         assert whole
         for left_out in every:
             assert whole != await signature(h, tuple(i for i in every if i != left_out)), left_out
+        for story in smaller(broken):
+            assert whole != await signature(h, every, story), story.name
 
     host(body)
 
@@ -118,7 +122,7 @@ def test_the_nearest_passing_run_passes_and_parts_where_it_is_said_to(name):
 def explained(name: str) -> tuple[Failing, ExplanationRecord, tuple[RunResult, Violation | None] | None]:
     """Explain the kill from the first seed; return the nearest passing run, made again, as well."""
     kill, failure = tried(name, 1)
-    broken = MUTANTS[name].apply(SCENARIOS[failure.scenario])
+    broken = MUTANTS[name].apply(find_scenario(failure.scenario))
 
     async def body(h: Host):
         transparency = Transparency(h)
