@@ -32,6 +32,7 @@ from dst.executors.assignment import Assignment, Chunk
 from dst.executors.chunk import ChunkRunner
 from dst.judging import run_one
 from dst.lookup import find_mutant, shipped_scenarios
+from dst.parameters import bare_name, resized
 from dst.replaying import Looked, Noting, missed, settle
 from dst.run import Host, host
 from dst.scenario import Scenario
@@ -266,6 +267,7 @@ def read(file: Path = FILE) -> list[tuple[str, Schedule]]:
 
 
 def _over(scenario: type[Scenario], schedule: Schedule) -> type[Scenario]:
+    scenario = resized(scenario, schedule.scenario)
     return find_mutant(schedule.mutant).apply(scenario) if schedule.mutant else scenario
 
 
@@ -300,7 +302,7 @@ async def _measure(
 ) -> list[Replayed]:
     known, t, rows = scenarios(), Transparency(h), []
     for kind, schedule in schedules:
-        scenario = known[schedule.scenario]
+        scenario = known[bare_name(schedule.scenario)]
         wrong, looked = await _look(h, t, schedule, scenario)
         if not wrong or missed(schedule.deviations, looked):
             raise AssertionError(f"{schedule!r} does not fail as it is: {missed(schedule.deviations, looked)}")
