@@ -17,6 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import trio
+
 from dst.choices import CALL, FREE, TASK, Steered, Written
 from dst.faults import HOLD, Menu
 from dst.footprints import EVERYTHING, WRITE, Footprint, independent
@@ -92,6 +94,8 @@ class Steer:
         self._at = -1  # the turn that is going on, or was the last
         self._in_turn = False
         self._fresh = True  # is nobody held from an earlier turn?
+        self._tasks: dict[trio.lowlevel.Task, int] = {}  # numbered as they come to be held
+        self._task_of: dict[str, int] = {}
         self._left: set[str] = set()  # who is held while a turn goes on
         self._footprint: dict[tuple[str, str], None] = {}
         self._done = 0  # operations in this turn, calls left out
@@ -145,6 +149,7 @@ class Steer:
         if not self._has_begun():
             return self._written.hold_until(point)
         self._held += 1
+        self._task_of[point] = self._tasks.setdefault(trio.lowlevel.current_task(), len(self._tasks))
         return FREE
 
     def after_hold(self, point: str, menu: Menu) -> int:
@@ -172,6 +177,7 @@ class Steer:
         chosen = self._turns[self._at].chosen
         if chosen not in points:
             raise NotThere(_not_there(chosen))
+        self._turns[self._at].task = self._task_of[chosen]
         self._in_turn, self._fresh = True, False
         self._left = {*points} - {chosen}
         return points.index(chosen)
@@ -216,7 +222,8 @@ class Steer:
         if not awake:
             return None
         wanted = {awake[0]} if self._reduced and self._ends_only else {*pending}
-        return Turn(pending=pending, chosen=awake[0], asleep=asleep, wanted=wanted, fresh=self._fresh)
+        task = self._task_of[awake[0]]
+        return Turn(pending=pending, chosen=awake[0], task=task, asleep=asleep, wanted=wanted, fresh=self._fresh)
 
     def _still_asleep(self, pending: tuple[str, ...]) -> dict[str, Footprint]:
         """Return what sleeps after the last turn: what slept there or was tried before, and is independent of it."""

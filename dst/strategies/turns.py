@@ -1,10 +1,13 @@
 """The turns of a run: which happened before which, and which could have come the other way round.
 
-A turn happens before another if the other was held only after it, if both conflict, or by way of a turn in between.
-What conflicts, with nothing in between, is a race: the later could have been first.  Of the orders in which it is,
-those to be run at the earlier turn begin with something that can come first there: an *initial* of what comes after
-that turn and not because of it [Abdulla, Aronis, Jonsson, Sagonas: Optimal dynamic partial order reduction, 2014;
-this is its source-DPOR].
+A turn happens before another if both are of one task, if they conflict, or by way of a turn in between.  What
+conflicts, with nothing in between, is a race: the later could have been first.  Of the orders in which it is, those to
+be run at the earlier turn begin with something that can come first there: an *initial* of what comes after that turn
+and not because of it [Abdulla, Aronis, Jonsson, Sagonas: Optimal dynamic partial order reduction, 2014; this is its
+source-DPOR].
+
+Who let a task go on does not count.  Otherwise: 1. either of two turns does, 2. the one that was first seems to come
+before what the task does next, 3. an order in which the other does, and that task is before the first, is lost.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ class Turn:
 
     pending: tuple[str, ...]
     chosen: str
+    task: int  # whose turn it is, of those that were held in the order in which they first were
     asleep: dict[str, Footprint]
     wanted: set[str]  # of those that are pending, what is to be tried here unless it sleeps
     fresh: bool  # did all that came before end with nobody held?  Then nothing here could have come earlier
@@ -57,15 +61,14 @@ def _races(turns: Sequence[Turn], at: int) -> list[int]:
     """Note what happens before a turn; return those of it that it races with."""
     turn, races = turns[at], list[int]()
     since = next((i for i in range(at, 0, -1) if turns[i].fresh), 0)
-    held = next((i for i in range(at, since, -1) if turn.chosen not in turns[i - 1].pending), since)  # its first turn
     turn.before = (1 << since) - 1
     for i in range(at - 1, since - 1, -1):
         if turn.before >> i & 1:
             continue  # by way of a turn in between
-        if i == held - 1 or _conflict(turns[i], turn):
+        is_own = turns[i].task == turn.task
+        if is_own or _conflict(turns[i], turn):
             turn.before |= turns[i].before | 1 << i
-            if i != held - 1:
-                races.append(i)
+            races += [] if is_own else [i]
     return races
 
 
