@@ -1,6 +1,6 @@
 """`portfolio`: a bit of everything, the default.  And all strategies by name.
 
-Every eighth run of a campaign's first piece is one of `closure`, as long as there is something new in it.  Of all
+Every sixteenth run of a campaign's first piece is one of `closure`, as long as there is something new in it.  Of all
 others the seed says which strategy makes them.
 """
 
@@ -38,8 +38,8 @@ _SEEDED: Mapping[str, Callable[[int, Terms], Choices]] = {
     "pos": pos,
     "walk": walk,
 }
-_SHARES = (*["walk"] * 7, *["random"] * 5, *["swarm"] * 5, "pct", "pos", guided.NAME)
-_CLOSURE_ONE_IN = 8
+_SHARES = (*["walk"] * 9, *["random"] * 6, *["swarm"] * 2, "pct", "pos", guided.NAME)
+_CLOSURE_ONE_IN = 16
 
 
 def _member(seed: int) -> str:
