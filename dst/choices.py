@@ -94,7 +94,7 @@ class Random:
     What the environment may do (decline a card, time out) and what goes wrong with the process (crash, lose an answer)
     is drawn apart: the first has few sites and makes the story, the second has many and breaks it.  Which kinds take
     part and how often is drawn first, from a stream of its own, so that it does not shift what is drawn later; without
-    `subset` every kind takes part.
+    `subset` every kind takes part.  A kind with a rate of its own takes part in every run, at every site, at that rate.
     """
 
     def __init__(self, seed: int, faults: Iterable[Fault], rate: float | None = None, *, subset: bool = True) -> None:
@@ -106,12 +106,17 @@ class Random:
             self._kinds = {kinds[settings.below(len(kinds))].name}
         self._process = _Rates(on_one_in=2 << settings.below(3), fires_one_in=1 << settings.below(3), rate=rate)
         self._world = _Rates(on_one_in=2 + settings.below(3), fires_one_in=1 + settings.below(2), rate=rate)
+        self._rated = {} if rate is not None else {f: int(f.rate * _SCALE) for f in kinds if f.rate is not None}
+        self._kinds -= {fault.name for fault in self._rated}
         self._sites: dict[str, tuple[bool, bool]] = {}
         self._allowed: dict[Menu, tuple[list[int], list[int]]] = {}
         self._used: dict[Fault, int] = {}
 
     def choose(self, site: str, point: str, menu: Menu) -> int:
         """Return 0 but for the sites that are on, and for those now and then one of the options that take part."""
+        for index, option in enumerate(menu.options if self._rated else ()):
+            if option.fault in self._rated and self._draws.next64() < self._rated[option.fault]:
+                return self._within_budget(menu, index)
         on = self._sites.get(site)
         if on is None:
             on = self._sites[site] = (self._process.switch(self._draws), self._world.switch(self._draws))

@@ -6,6 +6,7 @@ import enum
 import functools
 
 import attrs
+from attrs.validators import and_, gt, le, optional
 
 GO = "go"
 HOLD = "hold"
@@ -28,13 +29,15 @@ class Fault:
 
     `budget` is how often a strategy may use it in one run.  An `environmental` fault is one that a calm world may do
     too, such as a declined card: a run with it is compared with calm runs that have it as well.  What has no `strength`
-    is neither weaker nor stronger than anything, as what an operator does.  Compared by identity.
+    is neither weaker nor stronger than anything, as what an operator does.  `rate` is how often it fires where it can,
+    for points that few runs come to; without one that is drawn for each run.  Compared by identity.
     """
 
     name: str
     budget: int = 3
     environmental: bool = False
     strength: Strength | None = Strength.REFUSED
+    rate: float | None = attrs.field(default=None, validator=optional(and_(gt(0), le(1))))
     alike: str = ""  # environmental faults of one such group may stand for each other in the comparison
 
 

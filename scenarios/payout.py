@@ -1,8 +1,8 @@
 """A payout: funds are held on two accounts, somebody approves, and the bank is told to transfer, at most once.
 
 The bank does not tell a transfer it has had before from a new one, so the step is never tried again by itself.  When a
-crash or a lost answer leaves it in doubt, the execution blocks; an operator reads the bank's own books and says what
-has happened: it was done, it failed, or it is to be tried once more.
+crash, a lost answer or a bank that is closed leaves it in doubt, the execution blocks; an operator reads the bank's own
+books and says what has happened: it was done, it failed, or it is to be tried once more.
 """
 
 from __future__ import annotations
@@ -34,6 +34,10 @@ from kernel.events import EFFECT_RESOLVED, STEP_COMPLETED
 PAYOUT: Json = {"to": "ada", "from": [{"account": "main", "cents": 900}, {"account": "spare", "cents": 100}]}
 
 
+class BankClosed(Exception):
+    """The bank takes no transfers now; an error of its gateway, which nobody may take for an answer."""
+
+
 class TransferRefused(TypedFailure):
     """The bank, or the operator in its name, says that the money will not move."""
 
@@ -41,8 +45,9 @@ class TransferRefused(TypedFailure):
 
 
 TRANSFER_REFUSED = Fault(name="transfer-refused", environmental=True)
-OPERATOR_GIVES_UP = Fault(name="operator-gives-up", budget=1, environmental=True)
-OPERATOR_TWICE = Fault(name="operator-says-it-twice")
+BANK_CLOSED = Fault(name="bank-closed", environmental=True, rate=0.2)
+OPERATOR_GIVES_UP = Fault(name="operator-gives-up", budget=1, environmental=True, rate=0.5)
+OPERATOR_TWICE = Fault(name="operator-says-it-twice", rate=0.2)
 
 hold = step("hold")
 free = step("free")
@@ -98,6 +103,7 @@ class Payout(DurableScenario):
         faults.APPEND_ANSWER_LOST,
         *faults.EFFECTS,
         TRANSFER_REFUSED,
+        BANK_CLOSED,
         OPERATOR_GIVES_UP,
         OPERATOR_TWICE,
     )
@@ -136,7 +142,7 @@ class Payout(DurableScenario):
     def world(self, sim: Simulation) -> Mapping[str, Effect]:
         """One bank, and the ledger of its holds."""
         self._bank, holds = self.service("bank"), self.service("holds")
-        refuses = {"refuse": (TRANSFER_REFUSED, TransferRefused)}
+        refuses = {"refuse": (TRANSFER_REFUSED, TransferRefused), "closed": (BANK_CLOSED, BankClosed)}
         return {
             "hold": holds.effect("hold", lambda part: {"hold": cast("dict[str, Json]", part)["account"]}),
             "free": holds.effect("free", lambda _: None),
@@ -169,20 +175,26 @@ class Payout(DurableScenario):
         return await self.sim.request(self.worker, call, "wait for payout-1")
 
     async def _operate(self, sim: Simulation) -> None:
-        """Read the bank's books, and say what they say; at a point `operator:<execution>:<step>`."""
-        done, attempt = await self._bank.has_done(*_TRANSFER), await self._attempt()
+        """Read the bank's books, and say what they say; at a point `operator:<execution>:<step>`.
+
+        Who has given up, and sees in the log that he has, does not say anything else later.
+        """
+        done, (attempt, given_up) = await self._bank.has_done(*_TRANSFER), await self._look()
         point, act = sim.enter("operator:payout-1:transfer", _ASKED if done else _UNDONE)
         said: dict[str, Any] = {"completed": self._bank.done[_TRANSFER]} if done else {"retry": True}
-        if act == "gives-up":
+        if act == "gives-up" or given_up:
             said = {"failed": TransferRefused("the operator gave up")}
         for _ in range(2 if act == "twice" else 1):
             await self._say(attempt, said)
         sim.happened(point)
 
-    async def _attempt(self) -> int:
-        async def call(incarnation: Incarnation) -> int:
-            state = await cast(Runtime, incarnation.service).state("payout-1")
-            return state["steps"]["transfer"]["attempts"]
+    async def _look(self) -> tuple[int, bool]:
+        """Return which attempt is the newest, and whether an operator has given it up."""
+
+        async def call(incarnation: Incarnation) -> tuple[int, bool]:
+            entry = (await cast(Runtime, incarnation.service).state("payout-1"))["steps"]["transfer"]
+            newest = entry["attempts"]
+            return newest, entry["resolution"] == {"attempt": newest, "resolution": "failed"}
 
         return await self.sim.request(self.worker, call, "look at payout-1")
 

@@ -16,7 +16,6 @@ from dst.faults import CRASH_AFTER, CRASH_BEFORE, HOLDING, Fault, Menu, Options,
 from dst.footprints import WRITE
 from dst.simulation import Simulation
 from kernel.definitions import Effect, EffectContext
-from kernel.errors import TypedFailure
 from kernel.jsonform import Json
 
 _ALWAYS: Options = (
@@ -31,7 +30,7 @@ _WITH_DEADLINE: Options = (("slow", STEP_TIMEOUT), ("hung", EFFECT_HUNG))
 Answer = Callable[[Json], object]
 """What the service answers: anything an effect may return."""
 
-Decline = tuple[Fault, type[TypedFailure]]
+Decline = tuple[Fault, type[Exception]]
 
 
 _BEGINNING = re.compile(r"~[0-9]+\Z")
@@ -97,7 +96,7 @@ class Service:
         """Return an effect that asks this service for `operation`, which takes it so many virtual `seconds`.
 
         `declines` are answers of its own kind that a calm world may give: an option name, the fault it counts as, and
-        the typed failure it raises.
+        the exception it raises, a typed failure as a rule.
         """
         own = tuple((option, fault) for option, (fault, _) in (declines or {}).items())
 

@@ -177,3 +177,34 @@ def test_what_resumes_calmly_is_what_is_written():
     assert 0 == choices.choose("b", "b#1", MENU)
     assert IDLE == choices.hold_until("b#1"), "a hold of whoever goes on is theirs"
     assert Resumed((attrs.evolve(held, at="call:a#1"),), Calm()).at_calls
+
+
+SELDOM_ASKED = Fault(name="says-no", rate=0.5)
+
+
+def test_a_kind_with_a_rate_of_its_own_fires_at_that_rate_in_every_run():
+    """Other kinds take part in half of the runs, at some of the sites; they are drawn where it does not fire."""
+    faults = (*FAULTS, attrs.evolve(SELDOM_ASKED, budget=1000))
+    asked = menu(faults, (("no", faults[-1]), ("rain", WEATHER)))
+    for seed in range(20):
+        choices = Random(seed, faults)
+        done = [choices.choose(f"site-{n}", f"site-{n}#1", asked) for n in range(400)]
+        assert 150 < done.count(1) < 250, seed
+
+
+def test_a_kind_with_a_rate_of_its_own_keeps_to_its_budget_and_to_the_rate_of_the_campaign():
+    asked = menu((SELDOM_ASKED,), (("no", SELDOM_ASKED),))
+    within, never = Random(1, (SELDOM_ASKED,)), Random(1, (SELDOM_ASKED,), rate=0.0)
+    assert SELDOM_ASKED.budget == sum(within.choose("site", f"site#{n}", asked) for n in range(400))
+    assert not any(never.choose("site", f"site#{n}", asked) for n in range(400))
+
+
+def test_a_kind_with_a_rate_of_its_own_does_not_fire_where_it_is_not_allowed():
+    asked = menu((SELDOM_ASKED, WEATHER), (("no", SELDOM_ASKED), ("rain", WEATHER)))
+    assert 1 not in {Random(seed, (WEATHER,)).choose("site", "site#1", asked) for seed in range(100)}
+
+
+@pytest.mark.parametrize("rate", [0, -0.1, 1.5])
+def test_a_rate_that_is_no_share_is_refused(rate):
+    with pytest.raises(ValueError, match=f"'rate' must be .*: {rate}"):
+        Fault(name="f", rate=rate)
