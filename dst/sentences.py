@@ -1,6 +1,7 @@
 """Deviations in plain sentences: "crash worker-1 after it appended STEP_COMPLETED charge of order-1".
 
-Labels are read by their first word, each kind by one small function; one that nobody knows is left as it stands.
+Labels are read by their first word, each kind by one small function.  Of a point that a scenario has defined for itself
+only the name is known, as `kind:who:what`: it is said with its words, in quotes.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dst.trace import Record
 
 _APPEND = re.compile(r"(?P<execution>.+?):(?P<type>[A-Z][A-Z0-9_]*)(?::(?P<about>.*))?", re.DOTALL)
 _EMIT = re.compile(r"(?P<execution>.+?):(?P<segment>\d+)/(?P<type>.+)/[0-9a-f]+", re.DOTALL)
+_CALL = re.compile(r"(?P<call>[a-z]+):(?P<execution>.+?):(?:/(?P<branch>[0-9./]+))?(?::(?P<what>.+))?", re.DOTALL)
 _MEANWHILE = {
     "compact": "compact the log",
     "cancel": "cancel the execution",
@@ -36,6 +38,7 @@ class _Act:
     after: str  # crash worker-1 after ... "it appended STEP_COMPLETED charge of order-1"
     happens: str  # hold ... until "STEP_COMPLETED charge of order-1 is appended"
     held: str  # hold ... "the append of STEP_COMPLETED charge of order-1"
+    own: bool = False  # at a point that a scenario has defined for itself
 
 
 def sentence(deviation: Deviation, node: str = "") -> str:
@@ -46,6 +49,8 @@ def sentence(deviation: Deviation, node: str = "") -> str:
     if act is None:
         return _plain(deviation)
     again = nth(deviation.occurrence)
+    if act.own and deviation.do == kind:
+        return f"let {_spaced(rest)} {kind}{again}"  # `stall` at `stall:ann`
     match deviation.do:
         case "crash-before":
             return f"crash {who} before {act.before}{again}"
@@ -58,7 +63,7 @@ def sentence(deviation: Deviation, node: str = "") -> str:
         case _ if kind == "effect" or deviation.do == "answer-lost":  # "do X for the second time, but ..."
             return _other(kind, deviation.do, attrs.evolve(act, thing=f"{act.thing}{again}")) or _plain(deviation)
         case _:
-            said = _other(kind, deviation.do, act)
+            said = f"choose '{deviation.do}' at {act.thing}" if act.own else _other(kind, deviation.do, act)
             return f"{said}{again}" if said else _plain(deviation)
 
 
@@ -198,8 +203,10 @@ def _act(kind: str, rest: str) -> _Act | None:
         case "task":
             thing = f"task {rest}"
             return _Act(thing, f"{thing} goes on", f"{thing} went on", f"{thing} goes on", thing)
+        case "call":
+            return _call(rest)
         case _:
-            return None
+            return _of_ones_own(kind, rest)
 
 
 def _reading(thing: str) -> _Act:
@@ -276,6 +283,27 @@ def _lease(kind: str, rest: str) -> _Act:
         f"{thing} is {past}",
         f"the {'acquisition' if kind == 'acquire' else 'renewal'} of {thing}",
     )
+
+
+def _call(rest: str) -> _Act | None:
+    """A place where nothing is done: a syscall of a flow that is about to be made, or to end."""
+    found = _CALL.fullmatch(rest)
+    if found is None:
+        thing = f"the call of {_spaced(rest)}"
+    else:
+        branch = f" in branch {found['branch']}" if found["branch"] else ""
+        what = f" {found['what']}" if found["what"] else ""
+        thing = f"the call of {found['call']}{what}{branch} of {found['execution']}"
+    return _Act(thing, f"{thing} is made", f"{thing} was made", f"{thing} is made", thing)
+
+
+def _of_ones_own(kind: str, rest: str) -> _Act:
+    thing = f"'{kind} {_spaced(rest)}'"
+    return _Act(thing, thing, thing, f"{thing} has happened", thing, own=True)
+
+
+def _spaced(label: str) -> str:
+    return label.replace(":", " ")
 
 
 def _timer(rest: str) -> _Act | None:

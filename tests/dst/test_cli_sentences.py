@@ -84,7 +84,15 @@ SENTENCES = [
     (("entries#1", "stale"), "read the catalogue as it was before its last change"),
     (("deploy:worker#1", "next"), "start worker with the next version of the flows"),
     (("resolve:3f9a0b1c#1", "missing"), "do not find the payload 3f9a0b1c that is kept apart"),
-    (("teleport:chat-1#1", "explode"), "do explode at teleport:chat-1#1"),
+    (("teleport:chat-1#1", "explode"), "choose 'explode' at 'teleport chat-1'"),
+    (("stall:ann#1", "stall"), "let ann stall"),
+    (("stall:ann#2", "stall"), "let ann stall for the second time"),
+    (
+        ("operator:payout-1:transfer#2", "gives-up"),
+        "choose 'gives-up' at 'operator payout-1 transfer' for the second time",
+    ),
+    (("write:cell#1", "crash-before"), "crash worker-1 before 'write cell'"),
+    (("write:cell#2", "crash-after"), "crash worker-1 after 'write cell' for the second time"),
     (("deliver:message:chat-1:m0#1", "explode"), "do explode at deliver:message:chat-1:m0#1"),
     (("append:", "crash-after"), "do crash-after at append:"),
     (("nothing", "crash-after"), "do crash-after at nothing"),
@@ -103,7 +111,12 @@ def test_a_hold_says_what_it_waits_for() -> None:
     task = Deviation(at="task:worker.1/serve#4", do="hold", until="idle")
     assert "hold task worker.1/serve for the fourth time until nothing else can run" == sentence(task)
     unknown = Deviation(at="x:y#1", do="hold", until="z:w#1")
-    assert "do hold at x:y#1 until z:w#1 has happened" == sentence(unknown)
+    assert "hold 'x y' until 'z w' has happened" == sentence(unknown)
+    call = Deviation(at="call:step:quotes-1:/0.1:ask-brick#1", do="hold", until="call:gate:quotes-1:#1")
+    assert (
+        "hold the call of step ask-brick in branch 0.1 of quotes-1 until the call of gate of quotes-1 is made"
+        == sentence(call)
+    )
 
 
 def test_the_trace_tells_who_crashed() -> None:
