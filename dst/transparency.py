@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Sequence
 
 from dst.choices import Written
 from dst.run import Host, RunResult
@@ -30,17 +30,28 @@ Row = tuple[str, ...]  # an act for each passing of a site
 Environment = tuple[tuple[str, tuple[Passing, ...]], ...]
 
 
+class TimeOut(Exception):
+    """Time was out before a run was compared with all the calm runs it could be like: nothing is known of it."""
+
+
 class Transparency:
-    """Compares outcomes.  Mutable: remembers calm outcomes, which are functions of what the environment did."""
+    """Compares outcomes.  Mutable: remembers calm outcomes, which are functions of what the environment did.
+
+    `in_time` is asked before each calm run.
+    """
 
     def __init__(self, host: Host) -> None:
+        self.in_time: Callable[[], bool] = lambda: True
         self._host = host
         self._calm: dict[tuple[type[Scenario], tuple[Deviation, ...]], Hashable | None] = {}
         self._passed: dict[tuple[type[Scenario], str, str], int] = {}
         self._matched: set[tuple[type[Scenario], Environment, Hashable]] = set()
 
     async def check(self, scenario: type[Scenario], result: RunResult) -> tuple[bool, Violation | None]:
-        """Return whether the run could be compared, and the violation if no calm run ends like it."""
+        """Return whether the run could be compared, and the violation if no calm run ends like it.
+
+        Raises `TimeOut`.
+        """
         if result.outcome is None or result.ending is not Ending.QUIESCENT:
             return False, None
         environment = tuple(sorted(result.environment.items()))
@@ -77,7 +88,7 @@ class Transparency:
         key = (scenario, site, act)
         if key not in self._passed:
             always = [Deviation(at=f"{site}#{i}", do=act) for i in range(1, _PASSINGS_MAX + 1)]
-            result = await self._host.run(scenario, Written(always), judged=False)
+            result = await self._run(scenario, always)
             self._passed[key] = len(result.environment.get(site, ()))
         return self._passed[key]
 
@@ -86,9 +97,14 @@ class Transparency:
         if key not in self._calm:
             if len(self._calm) >= _REMEMBERED_MAX:
                 self._calm.clear()
-            result = await self._host.run(scenario, Written(candidate), judged=False)
+            result = await self._run(scenario, candidate)
             self._calm[key] = result.outcome
         return self._calm[key]
+
+    async def _run(self, scenario: type[Scenario], deviations: Sequence[Deviation]) -> RunResult:
+        if not self.in_time():
+            raise TimeOut
+        return await self._host.run(scenario, Written(deviations), judged=False)
 
 
 def _candidates(rows: dict[str, list[Row]]) -> list[tuple[Deviation, ...]] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import traceback
 from collections.abc import AsyncIterator
@@ -25,7 +26,7 @@ from dst.shrink import BUDGET
 from dst.signature import Signature, inconclusive, signature_of
 from dst.strategies.portfolio import STRATEGIES
 from dst.strategies.strategy import Deviations, Strategy
-from dst.transparency import Transparency
+from dst.transparency import TimeOut, Transparency
 from dst.verdict import Violation
 
 
@@ -62,15 +63,22 @@ class ChunkRunner:
         self._scenarios = [find(name, assignment.mutant) for name in assignment.scenarios]
 
     async def rows(self, chunk: Chunk) -> AsyncIterator[Row]:
-        """Yield a row for each run, up to the deadline, a run that diverged or as many failures as are wanted."""
-        began, known, wanted = time.monotonic(), set(chunk.known), self._assignment.failures_max
+        """Yield a row for each run, up to the deadline, a run that diverged or as many failures as are wanted.
+
+        A run that was not compared to the end when time was out has no row, as if it had not begun: rows up to there
+        are what they would have been with more time.
+        """
+        known, wanted = set(chunk.known), self._assignment.failures_max
+        ends_at = math.inf if chunk.seconds_left is None else time.monotonic() + chunk.seconds_left
         strategies = [self._strategy(i, opening=chunk.start == 0) for i in range(len(self._scenarios))]
         for index in range(chunk.start, chunk.stop):
-            if chunk.seconds_left is not None and time.monotonic() - began > chunk.seconds_left:
+            if time.monotonic() > ends_at:
                 return
             scenario, seed, twice = self._assignment.run(index)
             try:
-                row = await self._row(strategies[scenario], index, scenario, seed, twice, known)
+                row = await self._row(strategies[scenario], index, scenario, seed, twice, known, ends_at)
+            except TimeOut:
+                return
             except Exception as error:
                 raise HarnessBroke(self._assignment.scenarios[scenario], seed, traceback.format_exc()) from error
             known |= {row.signature} - {""}
@@ -92,10 +100,13 @@ class ChunkRunner:
         seed: int,
         twice: bool,
         known: set[str],
+        ends_at: float,
     ) -> Row:
         cls, began = self._scenarios[scenario], time.perf_counter()
         proposal = strategy.propose(seed)
+        self._transparency.in_time = lambda: time.monotonic() <= ends_at
         result, violation = await run_one(self._host, self._transparency, cls, proposal.choices(), proposal.spy)
+        self._transparency.in_time = lambda: True  # what has failed is looked into, however late it is
         kept, why = strategy.saw(proposal, result), inconclusive(result)
         row = Row(
             index=index,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 from collections.abc import Callable
 
 import attrs
@@ -139,6 +140,60 @@ def test_time_that_has_run_out_ends_it():
     report = campaign(Walk, schedules=10**6, seconds_max=0.05)
     assert 0 < report.schedules < 10**5
     assert ("unknown", INCONCLUSIVE) == (report.verdict, report.exit_code), "it is no pass"
+
+
+class LikeManyCalmRuns(Walk):
+    """It rains at nine places, so that it could be like 512 calm runs; it is like none, and each takes its time."""
+
+    name = "like-many-calm-runs"
+    faults = (Fault(name="rain", budget=9, environmental=True, rate=1.0), Fault(name="fire", rate=1.0))
+    places = tuple("abcdefghi")
+    turns = 500
+    runs = 0  # a test's own count, which no run looks at but to press Ctrl-C
+    interrupted_at = 0
+
+    def build(self, sim):
+        type(self).runs += 1
+        rain, fire = self.faults
+        self.menu, self.fires = menu(sim.faults, (("rain", rain),)), menu(sim.faults, (("fire", fire),))
+
+    async def drive(self, sim):
+        await super().drive(sim)
+        point, act = sim.enter("fire", self.fires)
+        self.ended = act or "home"
+        sim.happened(point)
+        if self.runs == self.interrupted_at:
+            signal.raise_signal(signal.SIGINT)
+        for _ in range(self.turns):
+            await trio.lowlevel.checkpoint()
+
+    def outcome(self, sim):
+        return self.ended
+
+
+def test_time_ends_a_comparison_with_calm_runs_and_the_run_says_nothing():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LikeManyCalmRuns, "runs", 0)
+        report = campaign(LikeManyCalmRuns, schedules=1, seconds_max=0.1)
+        assert 1 < LikeManyCalmRuns.runs < 400, "it was being compared"
+    assert (0, (), INCONCLUSIVE) == (report.schedules, report.failures, report.exit_code)
+
+
+def test_with_enough_time_the_comparison_is_made_to_its_end():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LikeManyCalmRuns, "turns", 0)
+        reports = [campaign(LikeManyCalmRuns, schedules=1, seconds_max=t, shrinking=False) for t in (None, 600.0)]
+    assert ["crash-transparent"] * 2 == [report.failures[0].invariant for report in reports]
+    assert 1 == len({report.digest for report in reports})
+
+
+def test_ctrl_c_ends_a_comparison_with_calm_runs(ctrl_c):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LikeManyCalmRuns, "runs", 0)
+        patch.setattr(LikeManyCalmRuns, "interrupted_at", 20)
+        with pytest.raises(KeyboardInterrupt):
+            campaign(LikeManyCalmRuns, schedules=1)
+        assert 20 == LikeManyCalmRuns.runs
 
 
 def test_no_run_at_all_is_no_pass():
