@@ -12,7 +12,7 @@ from typing import Any
 
 import bodies
 import simloom
-from on_asyncio import Life, side_by_side_of
+from on_asyncio import Life, side_by_side
 from trying import Exhausted, Limits, Stopwatch, Tool, Try, furthest, main
 
 Main = Callable[..., Coroutine[Any, Any, None]]
@@ -22,13 +22,6 @@ NO_BOUND = 1_000
 
 def played(row: str, seed: int, *, mended: bool) -> Main:
     """Return the body as a test."""
-
-    async def side_by_side() -> None:
-        world, ended = bodies.make(row, seed, mended=mended), asyncio.Event()
-        tasks = [asyncio.ensure_future(each) for each in side_by_side_of(world, ended)]
-        await ended.wait()
-        assert not world.broken, world.broken
-        del tasks
 
     async def with_crashes(world: simloom.World) -> None:
         shared, host = bodies.make(row, seed, mended=mended), world.host("node")
@@ -48,7 +41,7 @@ def played(row: str, seed: int, *, mended: bool) -> Main:
             host.restart()
         assert not shared.broken, shared.broken
 
-    return with_crashes if bodies.ROWS[row].crashes else side_by_side
+    return with_crashes if bodies.ROWS[row].crashes else side_by_side(row, seed, mended=mended)
 
 
 class Simloom(Tool):

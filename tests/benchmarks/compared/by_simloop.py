@@ -12,7 +12,7 @@ from typing import Any
 
 import bodies
 import simloop
-from on_asyncio import Life, side_by_side_of
+from on_asyncio import Life, side_by_side
 from trying import Exhausted, Limits, Stopwatch, Tool, Try, main
 
 Main = Callable[[], Coroutine[Any, Any, None]]
@@ -21,13 +21,6 @@ BATCH = 200
 
 def played(row: str, seed: int, *, mended: bool) -> Main:
     """Return the body as a test."""
-
-    async def side_by_side() -> None:
-        world, ended = bodies.make(row, seed, mended=mended), asyncio.Event()
-        tasks = [asyncio.ensure_future(each) for each in side_by_side_of(world, ended)]
-        await ended.wait()
-        assert not world.broken, world.broken
-        del tasks
 
     async def with_crashes() -> None:
         world, host = bodies.make(row, seed, mended=mended), asyncio.get_running_loop().net.host("node")
@@ -42,7 +35,7 @@ def played(row: str, seed: int, *, mended: bool) -> Main:
             del process
         assert not world.broken, world.broken
 
-    return with_crashes if bodies.ROWS[row].crashes else side_by_side
+    return with_crashes if bodies.ROWS[row].crashes else side_by_side(row, seed, mended=mended)
 
 
 class Simloop(Tool):

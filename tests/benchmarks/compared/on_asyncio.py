@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import bodies
@@ -25,6 +25,19 @@ def side_by_side_of(world: bodies.World, ended: asyncio.Event) -> Sequence[Corou
             ended.set()
 
     return [run(body) for body in tasks]
+
+
+def side_by_side(row: str, seed: int, *, mended: bool) -> Callable[[], Coroutine[Any, Any, None]]:
+    """Return the bodies of a row without crashes as one test."""
+
+    async def test() -> None:
+        world, ended = bodies.make(row, seed, mended=mended), asyncio.Event()
+        tasks = [asyncio.ensure_future(each) for each in side_by_side_of(world, ended)]
+        await ended.wait()
+        assert not world.broken, world.broken
+        del tasks
+
+    return test
 
 
 def _pauses() -> bodies.Pause:
