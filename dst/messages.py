@@ -12,6 +12,7 @@ from typing import TypeVar
 import trio
 
 from dst.faults import CRASH_AFTER, CRASH_BEFORE, HOLDING, Fault, Options, Strength, menu
+from dst.footprints import WRITE
 from dst.scheduler import NODE
 from dst.simulation import Simulation
 
@@ -37,10 +38,12 @@ class Network:
         self._from_a_node = menu(sim.faults, _FROM_A_NODE)
         self._from_the_world = menu(sim.faults, _ON_THE_WAY)
 
-    async def send(self, message: str, arrive: Callable[[], Awaitable[None]]) -> None:
+    async def send(self, message: str, arrive: Callable[[], Awaitable[None]], *, to: str = "") -> None:
         """Send a message, at a point `send:<message>`; returns when it is on its way.
 
-        `arrive` is what its arrival does.  It runs in the world, whatever has become of the sender meanwhile.
+        `arrive` is what its arrival does.  It runs in the world, whatever has become of the sender meanwhile.  `to` is
+        whom the message goes to, if its arrival reads and changes nothing but what is that receiver's: messages to two
+        receivers can change places.
         """
         sim = self._sim
         point, act = sim.enter(f"send:{message}", self._from_the_world if NODE.get() is None else self._from_a_node)
@@ -48,6 +51,8 @@ class Network:
             act = await sim.approach(point, act)
         if act == "crash-before":
             await sim.crash(point)
+        if to:
+            sim.touch(f"mailbox:{to}", WRITE)
         if act not in ("lost", "late"):
             sim.spawn(arrive, f"message {message}")
         if act in ("late", "twice"):
@@ -56,10 +61,11 @@ class Network:
         if act == "crash-after":
             await sim.crash(point)
 
-    async def ask(self, request: str, serve: Callable[[], T], *, timeout_seconds: float) -> T:
+    async def ask(self, request: str, serve: Callable[[], T], *, timeout_seconds: float, to: str = "") -> T:
         """Send a request, have it served in the world, and return what its answer says; both are messages.
 
-        Raises `trio.TooSlowError`: nobody knows then whether it was served, or will be.
+        `to` says whose `serve` is, as for `send`; the answer is a message to whoever asks just this.  Raises
+        `trio.TooSlowError`: nobody knows then whether it was served, or will be.
         """
         answers, answered = trio.open_memory_channel[T](math.inf)
 
@@ -69,8 +75,8 @@ class Network:
             async def come_back() -> None:
                 answers.send_nowait(answer)
 
-            await self.send(f"answer to {request}", come_back)
+            await self.send(f"answer to {request}", come_back, to=to and f"who asks {request}")
 
-        await self.send(request, arrive)
+        await self.send(request, arrive, to=to)
         with trio.fail_after(timeout_seconds):
             return await answered.receive()

@@ -14,6 +14,7 @@ import trio
 
 from dst import messages
 from dst.faults import CRASH_AFTER, CRASH_BEFORE, HOLDING, Fault, Strength, menu
+from dst.footprints import WRITE
 from dst.invariants import AnyInvariant, Broken, Invariant, Key
 from dst.messages import Network
 from dst.node import Incarnation
@@ -179,8 +180,8 @@ class LeaderLease(Scenario):
     async def _try_to_lead(self, me: Incarnation) -> int:
         """Return how far the register is known to be when this node does not lead, or not any more."""
         until = trio.current_time() + LEASE_SECONDS  # from before it is asked for: it lasts longer, not shorter
-        token = await self._ask(me, "acquires", functools.partial(self._lock.acquire, me.name))
-        value = await self._ask(me, "reads", self._register.read)
+        token = await self._ask(me, "lock", "acquires", functools.partial(self._lock.acquire, me.name))
+        value = await self._ask(me, "register", "reads", self._register.read)
         if token is None:
             await trio.sleep(PATIENCE_SECONDS)
             return value
@@ -189,20 +190,21 @@ class LeaderLease(Scenario):
             await self._stall(me)
             number += 1
             write = functools.partial(self._register.write, (token, number), value + 1, me.name)
-            if not await self._ask(me, "writes", write):
+            if not await self._ask(me, "register", "writes", write):
                 return value  # somebody else leads, and knows better
             value += 1
             await trio.sleep(1)
         return value
 
-    async def _ask(self, me: Incarnation, what: str, serve: Callable[[], T]) -> T:
-        return await self._network.ask(f"{me.node.name} {what}", serve, timeout_seconds=TIMEOUT_SECONDS)
+    async def _ask(self, me: Incarnation, whom: str, what: str, serve: Callable[[], T]) -> T:
+        return await self._network.ask(f"{me.node.name} {what}", serve, timeout_seconds=TIMEOUT_SECONDS, to=whom)
 
     async def _stall(self, me: Incarnation) -> None:
         """Between the look at the clock and the write, at a point `stall:<node>`: the lease may be over after it."""
         point, act = self._sim.enter(f"stall:{me.node.name}", self._stalls)
         if act:
             await trio.sleep(1.5 * LEASE_SECONDS)
+        self._sim.touch(f"time of {me.node.name}", WRITE)
         self._sim.happened(point)
 
     def finish(self, sim: Simulation) -> None:
