@@ -59,9 +59,6 @@ class Steering(Ordering, Protocol):
     def release(self, points: Sequence[str]) -> int:
         """Return the index of the one of these points, oldest first, whose hold ends now."""
 
-    def idle(self) -> None:
-        """Told whenever nobody can run and nobody is held: before time moves, and at the end."""
-
     def happened(self, point: str) -> None:
         """Told of each operation that has happened."""
 

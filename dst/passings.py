@@ -81,9 +81,6 @@ class Looking(Written):
         """The oldest: no schedule has holds of that kind."""
         return 0
 
-    def idle(self) -> None:
-        """Nothing depends on it."""
-
     def happened(self, point: str) -> None:
         """Note it, and what was touched on the way there."""
         self._time += 1

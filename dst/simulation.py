@@ -306,8 +306,6 @@ class Simulation:
     def _on_idle(self) -> bool:
         """Nobody can run: before time moves, the oldest hold ends of those that wait for that, or else of all."""
         if not self._holds:
-            if self._steering is not None:
-                self._steering.idle()
             return False
         waiting = [hold for hold in self._holds if hold.until == IDLE]
         free = [] if waiting else [hold for hold in self._holds if hold.until == FREE]

@@ -239,7 +239,7 @@ def _exit_code(report: Exploration, failures: Sequence[FailureRecord], interrupt
         return NONDETERMINISM
     if failures:
         return FAILED
-    if not report.transitions and not report.crossroads:
+    if not report.transitions:
         return VACUOUS
     return ALL_HELD if report.closed else INCONCLUSIVE
 

@@ -28,9 +28,9 @@ from dst.schedule import Deviation
 from dst.signature import inconclusive, violation_of
 from dst.strategies.caps import Caps
 from dst.strategies.graph import Cost, Graph, Hold, Key, State, count_schedules, visited
-from dst.strategies.orders import Blocked, NotThere, Orders, Steer
+from dst.strategies.orders import NotThere, Orders, Steer
 from dst.strategies.product import NO_LIMIT, Suspect, search
-from dst.strategies.view import Bounds, Departure, View, can_be_left, crashes_of, segment_start
+from dst.strategies.view import Bounds, Departure, View, crashes_of, segment_start
 from dst.transparency import NAME as TRANSPARENT
 from dst.transparency import Transparency
 from dst.verdict import Violation
@@ -66,7 +66,6 @@ class Exploration:
     pairs: int = 0  # (state of the system, state of a monitor) searched
     orders: int = 0  # runs of a state in one order each; all but one a state are in another than the calm one
     orders_pruned: int = 0  # of them, those that came to where all that was left had been run in another order
-    crossroads: int = 0  # turns of the first order of each state at which more than one could have gone on
     frontier: int = 0  # states that are known and were not run
     seconds: float = 0.0
     closed: bool = False
@@ -280,24 +279,20 @@ class Explorer:
 
     async def _visit_in_all_orders(self, state: State) -> None:
         """Run a state in every order of its operations, judge each raw, and note where each can be left."""
-        orders, others = Orders(ends_only=not can_be_left(self._scenario, self._bounds)), list[Hold]()
+        orders, others = Orders(), list[Hold]()
         for number in itertools.count():
             steer = orders.steer(state.deviations, self._scenario)
             view = View(state.deviations, self._bounds, steer, self._caps)
-            result = await self._run_in_order(state.deviations, view, steer)
+            result = await self._run(state.deviations, view, steer)
             steer.finish()
             self.report.orders += 1
             self.report.orders_pruned += steer.blocked
-            if result is not None:
-                if orders.ends_only:
-                    self._check_not_left(view)
-                self.report.crossroads += 0 if number else sum(len(turn.pending) > 1 for turn in orders.turns)
-                one = state if number == 0 else self._in_another_order(state, number, others)
-                one.records = result.records[segment_start(result.records, state.deviations) :]
-                one.holds = [self._edge(state, moment, view.start) for moment in view.departures]
-                one.counts, one.visited = view.counts, True
-                one.order = result.deviations[len(state.deviations) :]
-                self.report.transitions += len(one.holds) + bool(number)  # that it goes on in this order is one as well
+            one = state if number == 0 else self._in_another_order(state, number, others)
+            one.records = result.records[segment_start(result.records, state.deviations) :]
+            one.holds = [self._edge(state, moment, view.start) for moment in view.departures]
+            one.counts, one.visited = view.counts, True
+            one.order = result.deviations[len(state.deviations) :]
+            self.report.transitions += len(one.holds) + bool(number)  # that all goes on in this order is one as well
             self._tell()
             if self.report.found or not orders.advance():
                 break
@@ -305,23 +300,6 @@ class Explorer:
                 self._unordered += 1
                 break
         state.holds = [*others, *state.holds]  # it may go on in any order before anything else happens
-
-    async def _run_in_order(self, deviations: tuple[Deviation, ...], view: View, steer: Steer) -> RunResult | None:
-        """Return what a run came to; None if it ended where all that was left had been run in another order."""
-        try:
-            return await self._run(deviations, view, steer)
-        except Blocked:
-            self.report.runs += 1
-            return None
-
-    def _check_not_left(self, view: View) -> None:
-        """Raise `WrongUsage` if a moment could be left, although nothing says so: states on the way were passed by."""
-        if view.departures:
-            point, option = view.departures[0].point, view.departures[0].option
-            raise WrongUsage(
-                f"{point} of {self._scenario.name} offers {option}, and no fault of the scenario has it\n"
-                "put the fault among its `faults`, or make the menu with those that are: `menu(tuple(sim.faults), ...)`"
-            )
 
     def _in_another_order(self, state: State, number: int, edges: list[Hold]) -> State:
         key = (*state.key, f"order {number}")
@@ -472,23 +450,21 @@ def _judged_raw_only(scenario: type[Scenario]) -> tuple[str, ...]:
     return (*(i.name for i in scenario.invariants if not i.composable), *compared)
 
 
-def _left_out_of_orders(scenario: type[Scenario], bounds: Bounds) -> list[str]:
+def _left_out_of_orders(bounds: Bounds) -> list[str]:
     if not bounds.all_orders:
         return ["calm order: no interleavings"]
-    passed_by = "states on the way that no operation sees, since no crash can come there: what all orders end in counts"
     return [
         "orders of what lies between ports: races in plain memory between bare checkpoints",
         "an append lands when its call goes on: nothing comes in between",
         "of orders that lead to the same states, all but one: it is the one that is judged",
         "time stands still while an operation waits: no deadline passes meanwhile",
-        *([] if can_be_left(scenario, bounds) else [passed_by]),
     ]
 
 
 def _left_out(scenario: type[Scenario], bounds: Bounds) -> list[str]:
     """Return, in words, which schedules are not looked at, whatever is found."""
     kinds = {fault.name for fault in scenario.faults} - {CRASH_BEFORE.name, CRASH_AFTER.name}
-    said = _left_out_of_orders(scenario, bounds) if HOLDING.name in kinds else []
+    said = _left_out_of_orders(bounds) if HOLDING.name in kinds else []
     if scenario.behaviour is Scenario.behaviour:
         said.append("no two moments are taken for alike: it does not say in `behaviour` which are")
     others = kinds - {HOLDING.name}

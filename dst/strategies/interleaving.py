@@ -121,9 +121,6 @@ class _Walk(_Holding):
         self._held = len(points) - 1
         return self.draws.below(len(points))
 
-    def idle(self) -> None:
-        """Nothing depends on it."""
-
     def happened(self, point: str) -> None:
         """Nothing depends on it."""
 

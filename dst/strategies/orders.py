@@ -8,16 +8,13 @@ first choice that is awake; what it notes on its way are the turns at which othe
 Sleep sets prune transitions and never states, so that each state in which a crash could come is still visited: what was
 tried at a state sleeps in the states after its siblings, as long as they are independent of it.  The footprints are
 those that were recorded when it was tried.
-
-Where nothing can come in between, only what all comes to in the end counts.  Then another choice is tried at a turn
-only where a race says so (see `dst.strategies.turns`), and a run ends where all that is left sleeps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import trio
+import attrs
 
 from dst.choices import CALL, FREE, TASK, Steered, Written
 from dst.faults import HOLD, Menu
@@ -25,7 +22,6 @@ from dst.footprints import EVERYTHING, WRITE, Footprint, independent
 from dst.scenario import Scenario
 from dst.schedule import Deviation
 from dst.simulation import Simulation
-from dst.strategies.turns import Turn, site_of, want_all, want_reversals
 
 
 def _not_there(point: str) -> str:
@@ -36,33 +32,39 @@ class NotThere(Exception):
     """An order did not do again what it did before."""
 
 
-class Blocked(Exception):
-    """All that is left sleeps: what comes now was run in another order."""
+@attrs.define(kw_only=True)
+class Turn:
+    """One choice of the run that was last made.  Mutable: what was tried there, and what is tried now."""
+
+    pending: tuple[str, ...]
+    chosen: str
+    asleep: dict[str, Footprint]
+    tried: dict[str, Footprint] = attrs.field(factory=dict)  # before `chosen`
+    footprint: Footprint = frozenset()  # of `chosen`, once it was done
 
 
 class Orders:
     """The orders from one state on.  Mutable: the turns of the run that was last made.
 
     Make a run with the choices of `steer`, then `advance`, until that returns False.  Without `reduced` every order is
-    run: for comparison.  With `ends_only` each state that runs can end in is come to, and not each state on the way:
-    for where nothing can come in between.  A run may then raise `Blocked`.
+    run: for comparison.
     """
 
-    def __init__(self, *, reduced: bool = True, ends_only: bool = False) -> None:
+    def __init__(self, *, reduced: bool = True) -> None:
         self.reduced = reduced
-        self.ends_only = ends_only
         self.turns: list[Turn] = []
 
     def steer(self, deviations: tuple[Deviation, ...], scenario: type[Scenario]) -> Steer:
         """Return the choices of the next run, which begins with `deviations`."""
-        return Steer(self.turns, deviations, scenario, reduced=self.reduced, ends_only=self.ends_only)
+        return Steer(self.turns, deviations, scenario, reduced=self.reduced)
 
     def advance(self) -> bool:
         """Go on to the next order: the deepest turn at which something is left to be tried.  False if there is none."""
         while self.turns:
             turn = self.turns[-1]
             turn.tried[turn.chosen] = turn.footprint
-            if left := turn.left:
+            left = [point for point in turn.pending if point not in turn.tried and point not in turn.asleep]
+            if left:
                 turn.chosen = left[0]
                 return True
             self.turns.pop()
@@ -75,13 +77,7 @@ class Steer:
     at_calls = True
 
     def __init__(
-        self,
-        turns: list[Turn],
-        deviations: tuple[Deviation, ...],
-        scenario: type[Scenario],
-        *,
-        reduced: bool,
-        ends_only: bool,
+        self, turns: list[Turn], deviations: tuple[Deviation, ...], scenario: type[Scenario], *, reduced: bool
     ) -> None:
         self._turns = turns
         self._known = len(turns)
@@ -89,14 +85,8 @@ class Steer:
         self._crashes = sum(d.do.startswith("crash") for d in deviations)
         self._scenario = scenario
         self._reduced = reduced
-        self._ends_only = ends_only
         self._sim: Simulation | None = None
-        self._at = -1  # the turn that is going on, or was the last
-        self._in_turn = False
-        self._fresh = True  # is nobody held from an earlier turn?
-        self._tasks: dict[trio.lowlevel.Task, int] = {}  # numbered as they come to be held
-        self._task_of: dict[str, int] = {}
-        self._left: set[str] = set()  # who is held while a turn goes on
+        self._at = -1  # the turn that is going on
         self._footprint: dict[tuple[str, str], None] = {}
         self._done = 0  # operations in this turn, calls left out
         self._held = 0  # who is held, and waits to be let go
@@ -123,7 +113,7 @@ class Steer:
 
     def will_hold(self, point: str, menu: Menu) -> bool:
         """Will what comes to this point be held, or is it held?  Nothing can be done there before it is let go."""
-        return point not in self._passed and self._holds(site_of(point), menu)
+        return point not in self._passed and self._holds(point.rpartition("#")[0], menu)
 
     def _holds(self, site: str, menu: Menu) -> bool:
         assert self._sim is not None
@@ -149,7 +139,6 @@ class Steer:
         if not self._has_begun():
             return self._written.hold_until(point)
         self._held += 1
-        self._task_of[point] = self._tasks.setdefault(trio.lowlevel.current_task(), len(self._tasks))
         return FREE
 
     def after_hold(self, point: str, menu: Menu) -> int:
@@ -157,45 +146,34 @@ class Steer:
         return self._written.after_hold(point, menu)
 
     def release(self, points: Sequence[str]) -> int:
-        """Begin the next turn.  Raises `Blocked` if only ends count and all of these sleep."""
+        """Begin the next turn."""
         self._held = len(points) - 1
         index = 0 if self.blocked else self._next(points)
         self._passed.add(points[index])
         return index
 
     def _next(self, points: Sequence[str]) -> int:
-        self._end_turn(points)
+        self._end_turn()
         if self._at + 1 == len(self._turns):
             turn = self._next_turn(tuple(points))
             if turn is None:
                 self.blocked = True
-                if self._ends_only:
-                    raise Blocked
                 return 0
             self._turns.append(turn)
         self._at += 1
         chosen = self._turns[self._at].chosen
         if chosen not in points:
             raise NotThere(_not_there(chosen))
-        self._turns[self._at].task = self._task_of[chosen]
-        self._in_turn, self._fresh = True, False
-        self._left = {*points} - {chosen}
         return points.index(chosen)
-
-    def idle(self) -> None:
-        """Nobody is held.  What comes now comes after all there was, because time moves or all is over."""
-        self._end_turn()
-        self._fresh = True
 
     def happened(self, point: str) -> None:
         """Count what a turn does.
 
         Where it does more than one thing, the world is seen in between by whoever comes after a crash, and once for
-        each of the states that the turn begins from.  So such a turn changes places with nothing, unless only ends
-        count.
+        each of the states that the turn begins from.  So such a turn changes places with nothing.
         """
         self._done += not point.startswith(CALL)
-        if self._done > 1 and not self._ends_only:
+        if self._done > 1:
             self._footprint[EVERYTHING, WRITE] = None
 
     def finish(self) -> None:
@@ -203,27 +181,18 @@ class Steer:
         self._end_turn()
         if self._at + 1 < self._known:
             raise NotThere(_not_there(self._turns[self._at + 1].chosen))
-        if self._ends_only and self._reduced:
-            want_reversals(self._turns, max(self._known - 1, 0))
 
-    def _end_turn(self, points: Sequence[str] = ()) -> None:
-        """The turn that was going on is over: nobody else can run, and who is held is held at `points`."""
-        if self._in_turn and not self.blocked:
+    def _end_turn(self) -> None:
+        """The turn that was going on is over: nobody else can run."""
+        if self._at >= 0 and not self.blocked:
             self._turns[self._at].footprint = frozenset(self._footprint)
-            if not self._left <= {*points}:  # it ended others, who can have been first all the way
-                want_all(self._turns[: self._at + 1])
-        self._in_turn = False
         self._footprint.clear()
         self._done = 0
 
     def _next_turn(self, pending: tuple[str, ...]) -> Turn | None:
         asleep = self._still_asleep(pending) if self._reduced and self._turns else {}
         awake = [point for point in pending if point not in asleep]
-        if not awake:
-            return None
-        wanted = {awake[0]} if self._reduced and self._ends_only else {*pending}
-        task = self._task_of[awake[0]]
-        return Turn(pending=pending, chosen=awake[0], task=task, asleep=asleep, wanted=wanted, fresh=self._fresh)
+        return Turn(pending=pending, chosen=awake[0], asleep=asleep) if awake else None
 
     def _still_asleep(self, pending: tuple[str, ...]) -> dict[str, Footprint]:
         """Return what sleeps after the last turn: what slept there or was tried before, and is independent of it."""
@@ -233,6 +202,6 @@ class Steer:
             for point, footprint in {**last.asleep, **last.tried}.items()
             if independent(footprint, last.footprint)
         }
-        sites = [site_of(point) for point in (*pending, last.chosen)]
+        sites = [point.rpartition("#")[0] for point in (*pending, last.chosen)]
         # Of several at one site nobody knows which is which once they have changed places.
-        return {point: f for point, f in asleep.items() if sites.count(site_of(point)) == 1}
+        return {point: f for point, f in asleep.items() if sites.count(point.rpartition("#")[0]) == 1}

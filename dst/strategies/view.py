@@ -35,11 +35,6 @@ class Bounds:
     orders_max: int = 2_000  # of one state
 
 
-def can_be_left(scenario: type[Scenario], bounds: Bounds) -> bool:
-    """Can anything be done to a run on its way, within these bounds, besides holding it?  If so, each moment counts."""
-    return any(fault is not HOLDING and (fault in _CRASHES or bounds.others) for fault in scenario.faults)
-
-
 def segment_start(records: Sequence[Record], deviations: tuple[Deviation, ...]) -> int:
     """Return the index of the record of the last deviation: a crash where it happened, anything else where it began.
 
@@ -58,7 +53,6 @@ def crashes_of(deviations: tuple[Deviation, ...]) -> int:
     return sum(deviation.do in _CRASH_OPTIONS for deviation in deviations)
 
 
-_CRASHES = (CRASH_BEFORE, CRASH_AFTER)
 _CRASH_OPTIONS = ("crash-before", "crash-after")
 
 
@@ -119,7 +113,7 @@ class View:
         for option in menu.options[1:]:
             if not self._possible(option, moment):
                 continue
-            crash = option.fault in _CRASHES
+            crash = option.fault in (CRASH_BEFORE, CRASH_AFTER)
             if crash and not behaviour:
                 behaviour = self._behaviour(scenario, sim)
             self.departures.append(
