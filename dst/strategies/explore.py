@@ -170,6 +170,14 @@ def reordered(state: State, counts: Mapping[str, int]) -> tuple[Deviation, ...]:
     return tuple(attrs.evolve(d, at=moved(d.at), until=moved(d.until)) for d in state.order)
 
 
+def crashes_can_follow(scenario: type[Scenario], bounds: Bounds) -> bool:
+    """Is there anything that leaves a run midway, so that more is seen of it than its end?
+
+    That is said of what is declared.  A moment at which a run can be left says yes as well, whatever is declared.
+    """
+    return bounds.others > 0 or any(fault in (CRASH_BEFORE, CRASH_AFTER) for fault in scenario.faults)
+
+
 class NotDeterministic(Exception):
     """A schedule did not do again what it did before."""
 
@@ -279,12 +287,14 @@ class Explorer:
 
     async def _visit_in_all_orders(self, state: State) -> None:
         """Run a state in every order of its operations, judge each raw, and note where each can be left."""
-        orders, others = Orders(), list[Hold]()
+        orders, others = Orders(crashes=crashes_can_follow(self._scenario, self._bounds)), list[Hold]()
         for number in itertools.count():
             steer = orders.steer(state.deviations, self._scenario)
             view = View(state.deviations, self._bounds, steer, self._caps)
             result = await self._run(state.deviations, view, steer)
             steer.finish()
+            if view.departures:
+                orders.try_all()
             self.report.orders += 1
             self.report.orders_pruned += steer.blocked
             one = state if number == 0 else self._in_another_order(state, number, others)
