@@ -65,6 +65,7 @@ class Service:
         self.name = name
         self.done: dict[tuple[str, str], object] = {}
         self._accepted: set[tuple[str, str]] = set()  # done, or on the way to it
+        self._refused: dict[tuple[str, str], list[tuple[int, str]]] = {}  # attempts of what was not, and their points
         self._landings: dict[tuple[str, str], trio.Event] = {}  # of the requests that come late
 
     def visible(self) -> list[str]:
@@ -154,15 +155,28 @@ class Service:
         return self.done[operation, context.idempotency_key]
 
     def _not_told(self, point: str, operation: str, context: EffectContext) -> None:
-        """This attempt does nothing; if an earlier one has done it, the caller has only not been told."""
-        if (operation, context.idempotency_key) in self._accepted:
-            self.sim.alike(point, "answer-lost")
-            self.sim.alike(point, "slow")
+        """This attempt does nothing; if an earlier one has done it, or will, the caller has only not been told."""
+        key = (operation, context.idempotency_key)
+        if key in self._accepted:
+            self._only_not_told(point)
+        else:
+            self._refused.setdefault(key, []).append((context.attempt, point))
+
+    def _accept(self, key: tuple[str, str], attempt: int) -> None:
+        """Take it on: what was refused to a later attempt, of a caller that has taken over, is done after all."""
+        self._accepted.add(key)
+        for later, point in self._refused.pop(key, ()):
+            if later > attempt:
+                self._only_not_told(point)
+
+    def _only_not_told(self, point: str) -> None:
+        self.sim.alike(point, "answer-lost")
+        self.sim.alike(point, "slow")
 
     def _do(self, operation: str, context: EffectContext, input: Json, answer: Answer) -> None:
         key = (operation, context.idempotency_key)
         self._touch(*key)
-        self._accepted.add(key)
+        self._accept(key, context.attempt)
         if key not in self.done:
             self.done[key] = answer(input)
         self.sim.note("performed", self.name, operation, context.idempotency_key, context.attempt)
@@ -175,7 +189,7 @@ class Service:
         key, caller = (operation, context.idempotency_key), self.sim.current_node()
         self._touch(*key)
         landed = self._landings[key] = trio.Event()
-        self._accepted.add(key)
+        self._accept(key, context.attempt)
 
         async def land() -> None:
             if not self.sim.is_alive(caller):
