@@ -138,6 +138,11 @@ def _ratios(record: MutantsRecord) -> Iterator[str]:
         yield from _ratio(record, "median schedules", median_schedules)
         yield ""
         yield from _ratio(record, "schedules for each kill, over all seeds", _schedules_for_each_kill)
+        yield ""
+        yield (
+            "The best of several strategies is chosen here by the seeds that it is then judged by, so that with few "
+            "seeds some ratios are high by chance. `tests/benchmarks/portfolio.py` chooses it by other seeds."
+        )
 
 
 def _ratio(record: MutantsRecord, what: str, cost: Callable[[Sequence[KillRecord]], float | None]) -> Iterator[str]:
