@@ -8,6 +8,7 @@ from dst.records import ExplorationRecord, ExplorationsRecord
 from reports.summary import Line, Style, failure, line
 
 _SUSPECTS_SHOWN = 3
+_VACUOUS = 5  # the exit code of what has explored nothing
 
 
 def exploration(record: ExplorationRecord, *, quiet: bool = False, verbose: bool = False) -> list[Line]:
@@ -78,7 +79,7 @@ def _verdict(record: ExplorationRecord) -> Iterator[Line]:
         yield line(f"FAIL  {count} {'failure' if count == 1 else 'failures'}  {work}", Style.BAD)
     elif record.interrupted:
         yield line(f"INTERRUPTED  after {work}", Style.DOUBT)
-    elif not record.transitions:
+    elif record.exit_code == _VACUOUS:
         yield line(f"VACUOUS  {work}: there is no point at which anything crashes, nothing was explored", Style.DOUBT)
     elif record.verdict != "pass":
         yield line(f"INCONCLUSIVE  {work}", Style.DOUBT)
@@ -158,7 +159,7 @@ def ended(record: ExplorationRecord) -> str:
         return "NONDETERMINISTIC"
     if record.interrupted:
         return f"interrupted; {_bounds(record)}"
-    if not record.transitions:
+    if record.exit_code == _VACUOUS:
         return "VACUOUS, nothing crashes"
     return "closed" if record.closed else f"bounded by {_bounds(record)}"
 

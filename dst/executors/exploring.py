@@ -239,7 +239,7 @@ def _exit_code(report: Exploration, failures: Sequence[FailureRecord], interrupt
         return NONDETERMINISM
     if failures:
         return FAILED
-    if not report.transitions:
+    if not report.transitions and not report.crossroads:
         return VACUOUS
     return ALL_HELD if report.closed else INCONCLUSIVE
 

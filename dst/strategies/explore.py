@@ -66,6 +66,7 @@ class Exploration:
     pairs: int = 0  # (state of the system, state of a monitor) searched
     orders: int = 0  # runs of a state in one order each; all but one a state are in another than the calm one
     orders_pruned: int = 0  # of them, those that came to where all that was left had been run in another order
+    crossroads: int = 0  # turns of the first order of each state at which more than one could have gone on
     frontier: int = 0  # states that are known and were not run
     seconds: float = 0.0
     closed: bool = False
@@ -296,6 +297,7 @@ class Explorer:
             if view.departures:
                 orders.try_all()
             self.report.orders += 1
+            self.report.crossroads += 0 if number else sum(len(turn.pending) > 1 for turn in orders.turns)
             self.report.orders_pruned += steer.blocked
             one = state if number == 0 else self._in_another_order(state, number, others)
             one.records = result.records[segment_start(result.records, state.deviations) :]
@@ -460,21 +462,23 @@ def _judged_raw_only(scenario: type[Scenario]) -> tuple[str, ...]:
     return (*(i.name for i in scenario.invariants if not i.composable), *compared)
 
 
-def _left_out_of_orders(bounds: Bounds) -> list[str]:
+def _left_out_of_orders(scenario: type[Scenario], bounds: Bounds) -> list[str]:
     if not bounds.all_orders:
         return ["calm order: no interleavings"]
+    passed_by = "states on the way that no operation sees, since no crash can come there: what all orders end in counts"
     return [
         "orders of what lies between ports: races in plain memory between bare checkpoints",
         "an append lands when its call goes on: nothing comes in between",
         "of orders that lead to the same states, all but one: it is the one that is judged",
         "time stands still while an operation waits: no deadline passes meanwhile",
+        *([] if crashes_can_follow(scenario, bounds) else [passed_by]),
     ]
 
 
 def _left_out(scenario: type[Scenario], bounds: Bounds) -> list[str]:
     """Return, in words, which schedules are not looked at, whatever is found."""
     kinds = {fault.name for fault in scenario.faults} - {CRASH_BEFORE.name, CRASH_AFTER.name}
-    said = _left_out_of_orders(bounds) if HOLDING.name in kinds else []
+    said = _left_out_of_orders(scenario, bounds) if HOLDING.name in kinds else []
     if scenario.behaviour is Scenario.behaviour:
         said.append("no two moments are taken for alike: it does not say in `behaviour` which are")
     others = kinds - {HOLDING.name}

@@ -19,9 +19,11 @@ from dst.strategies.orders import Orders
 from dst.strategies.races import Operation, races
 from dst.strategies.view import Bounds
 from scenarios.catalogue import SCENARIOS
+from tests.dst.conftest import CommandLine
 from tests.dst.drawn_systems import Drawn, Op, systems
 
 ALL = Bounds(all_orders=True)
+PASSED_BY = "states on the way that no operation sees, since no crash can come there"
 
 
 @attrs.frozen
@@ -289,6 +291,27 @@ def explored(scenario: type[Scenario]) -> Exploration:
 def test_three_tasks_that_share_nothing_are_one_order() -> None:
     report = explored(drawn(*(tuple(Op("write", variable) for _ in range(3)) for variable in "xyz")))
     assert (True, 1, 0, 0) == (report.closed, report.orders, report.orders_pruned, report.transitions)
+    assert report.crossroads > 1
+    assert any(said.startswith(PASSED_BY) for said in report.left_out)
+
+
+def test_one_order_of_several_is_no_exploration_of_nothing(command: CommandLine) -> None:
+    text = "from tests.dst.drawn_systems import Drawn, Op\n\n\nclass Apart(Drawn):\n    tasks = {tasks}\n"
+    apart = '((Op("write", "x"),), (Op("write", "y"),))'
+    (command.folder / "apart.py").write_text(text.format(tasks=apart), encoding="utf-8")
+    (command.folder / "alone.py").write_text(text.format(tasks="()").replace("Apart", "Alone"), encoding="utf-8")
+    done = command.run("explore", "apart:Apart", "--orders", "all")
+    assert 0 == done.code, done.out + done.err
+    assert "closed (all port orders)" in done.out
+    assert PASSED_BY in done.out
+    nothing = command.run("explore", "alone:Alone", "--orders", "all")
+    assert 5 == nothing.code
+    assert "VACUOUS" in nothing.out
+
+
+def test_where_crashes_can_follow_no_state_is_passed_by() -> None:
+    crashing = type("Crashing", (Drawn,), {"tasks": ((Op("write", "x"),),), "faults": (CRASH_BEFORE, HOLDING)})
+    assert not any(said.startswith(PASSED_BY) for said in explored(crashing).left_out)
 
 
 def test_crashes_follow_where_they_are_declared_or_seen() -> None:
