@@ -50,6 +50,15 @@ async def ends_of(simulations: Host, scenario: type[Scenario], *, reduced: bool 
             return Ends(frozenset(ends), runs, blocked, orders.by_races)
 
 
+async def three_ways(simulations: Host, scenario: type[Scenario]) -> tuple[Ends, Ends, Ends]:
+    """Run every order, those that sleep sets leave, and those that races ask for."""
+    return (
+        await ends_of(simulations, scenario, reduced=False),
+        await ends_of(simulations, scenario, crashes=True),
+        await ends_of(simulations, scenario),
+    )
+
+
 def drawn(*tasks: Sequence[Op]) -> type[Drawn]:
     """Return a system of these tasks."""
     return type("System", (Drawn,), {"tasks": tasks})
@@ -62,15 +71,8 @@ def compared(seed: int, count: int, operations_max: int) -> Iterator[tuple[type[
     """Yield systems, each run in every order, with sleep sets alone, and by races."""
 
     async def body(simulations: Host) -> list[tuple[type[Drawn], Ends, Ends, Ends]]:
-        return [
-            (
-                system,
-                await ends_of(simulations, system, reduced=False),
-                await ends_of(simulations, system, crashes=True),
-                await ends_of(simulations, system),
-            )
-            for system in itertools.islice(systems(seed, operations_max), count)
-        ]
+        drawn_ones = itertools.islice(systems(seed, operations_max), count)
+        return [(system, *await three_ways(simulations, system)) for system in drawn_ones]
 
     yield from host(body)
 
@@ -243,14 +245,7 @@ class Undeclared(Drawn):
 def test_where_operations_are_not_choices_with_names_of_their_own_all_that_is_awake_is_tried(
     system: type[Drawn],
 ) -> None:
-    async def body(simulations: Host) -> tuple[Ends, Ends, Ends]:
-        return (
-            await ends_of(simulations, system, reduced=False),
-            await ends_of(simulations, system, crashes=True),
-            await ends_of(simulations, system),
-        )
-
-    every, slept, raced = host(body)
+    every, slept, raced = host(lambda h: three_ways(h, system))
     assert not raced.by_races
     assert every.ends == raced.ends
     assert (slept.runs, slept.blocked) == (raced.runs, raced.blocked)
@@ -267,14 +262,7 @@ def test_once_it_shows_that_it_does_not_hold_all_is_begun_anew() -> None:
             """Return another once something was read."""
             return super().site("t2" if any(self.memory["t0"]) else name, 0)
 
-    async def body(simulations: Host) -> tuple[Ends, Ends, Ends]:
-        return (
-            await ends_of(simulations, Late, reduced=False),
-            await ends_of(simulations, Late, crashes=True),
-            await ends_of(simulations, Late),
-        )
-
-    every, slept, raced = host(body)
+    every, slept, raced = host(lambda h: three_ways(h, Late))
     assert not raced.by_races
     assert every.ends == raced.ends
     assert raced.runs > slept.runs  # those from before it was known are counted
